@@ -35,6 +35,8 @@ class OpDef:
         primitive on one device's shards; None if attributes do not depend on shapes.
     offset: factors along which the op must know where its shard starts (iota, gather, ...):
         emission has code for each of them.
+    places: whether attributes beyond its factors only say where parts are taken from or put, so
+        that ops with equal types and factors are split and priced alike (slice, pad).
     meaning: the value with NumPy; None where only JAX can tell.
     """
 
@@ -45,6 +47,7 @@ class OpDef:
     linear: LinearRule | None = None
     local: LocalRule | None = None
     offset: bool = False
+    places: bool = False
     meaning: Meaning | None = None
 
 

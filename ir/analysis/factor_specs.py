@@ -13,8 +13,8 @@ Groups = tuple[tuple[int, ...], ...]
 class Specs:
     """What the record of an op says of its operands and results, worked out once for equal ops.
 
-    Ops of the family `layout` are equal if their types and factors are: slices for instance, which
-    layers written out take from different places.
+    Slices and others (`OpDef.places`) are equal if their types and factors are, as layers written
+    out take theirs from different places of one array.
     """
 
     def __init__(self, flat: FlatProgram) -> None:
@@ -40,7 +40,7 @@ class Specs:
                 record = lookup(node.op)
                 spec = record.factors(types, node.outputs, dict(node.attrs))
                 found = spec, passing_groups(node, types)
-                if record.family == "layout":
+                if record.places:
                     found = self._known.setdefault((node.op, types, node.outputs, found), found)
                 self._known[key] = found
             self._at[op.time] = found

@@ -128,7 +128,16 @@ RECORDS = (
         meaning=_dynamic_update_meaning,
     ),
     # Linear only if the value of the padding is zero, which types do not show.
-    OpDef("pad", _pad, "layout", no_flops, meaning=_pad_meaning),
+    OpDef("pad", _pad, "layout", no_flops, places=True, meaning=_pad_meaning),
     OpDef("rev", _rev, "layout", no_flops, _ALONE, meaning=calling(np.flip, "dimensions")),
-    OpDef("slice", _slice, "layout", no_flops, _ALONE, _slice_local, meaning=_slice_meaning),
+    OpDef(
+        "slice",
+        _slice,
+        "layout",
+        no_flops,
+        _ALONE,
+        _slice_local,
+        places=True,
+        meaning=_slice_meaning,
+    ),
 )

@@ -115,11 +115,10 @@ class Budget:
     kernels: int = 4
 
     def searches(self, *, memory_binds: bool) -> bool:
-        """Whether a search goes on after message passing.
+        """Whether a search goes on where message passing ends with a gap.
 
         Args:
-            memory_binds: whether a choice is known, but no best one by message passing, since a
-                memory limit binds.
+            memory_binds: whether a choice is known and memory limits others.
         """
         return self.exact and (self.exact_in_memory or not memory_binds)
 
@@ -143,9 +142,8 @@ class Budget:
 
 # The choice and its cost matter, a proof does not.
 QUICK = Budget(
-    steps=144, exact=False, exact_in_memory=False, window_solves=4, window_columns=0.0,
-    combined_columns=0.0, kernels=0,
-)  # fmt: skip
+    steps=144, exact=False, window_solves=4, window_columns=0.0, combined_columns=0.0, kernels=0
+)
 # A plan in seconds: every limit but the time limit is counted work, so that equal inputs give equal
 # plans.
 DEFAULT = Budget()

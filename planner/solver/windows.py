@@ -171,8 +171,8 @@ class _Windows:
     @property
     def _may_go_on(self) -> bool:
         """Whether a full search at the multipliers of the bound may find more."""
-        options = self.options
-        return options.budget.exact_in_memory and not self.ended and not options.work.exhausted
+        may = self.options.budget.searches(memory_binds=True)
+        return may and not self.ended and not self.options.work.exhausted
 
     def _solve(self, multipliers: tuple[float, ...], *, fully: bool = False) -> IntraSolution:
         """Solves at some multipliers; takes the choice and the bound.

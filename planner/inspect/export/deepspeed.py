@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .degrees import EXPERT, IDLE, SEQUENCE, TENSOR, degrees
-from .kept import HOST, INPUT
+from .kept import FULL, HOST, INPUT, LIGHT, NONE, Kept
 from .record import Exported, Subject, json_bytes
 
 
@@ -36,23 +36,30 @@ def deepspeed(subject: Subject) -> Exported:
     if d.degree(EXPERT) > 1:
         notes.append(f"expert parallelism of {d.degree(EXPERT)} is set where the model is built: "
                      f"deepspeed.moe.layer.MoE(..., ep_size={d.degree(EXPERT)})")  # fmt: skip
-    if d.kept.kind != "none" or d.kept.those(HOST):
-        inputs = d.kept.kind == "full" and INPUT in d.kept.those(HOST)
-        config["activation_checkpointing"] = {
-            "partition_activations": False, "cpu_checkpointing": inputs
-        }  # fmt: skip
-        notes.append("what is computed again is set where the model is built, by "
-                     "deepspeed.checkpointing.checkpoint around parts of its layers; in the plan: "
-                     f"{'; '.join(d.kept.texts())}")  # fmt: skip
-        if d.kept.those(HOST) - ({INPUT} if inputs else set[str]()):
-            notes.append("of activations, DeepSpeed sends the inputs of checkpointed layers to the "
-                         "host, and nothing else")  # fmt: skip
+    config |= _checkpointing(d.kept, notes)
     if d.pipeline > 1:
         notes.append(f"{d.pipeline} stages: pass num_stages={d.pipeline} to PipelineModule")
     if d.batch != config["train_batch_size"]:
         notes.append(f"the plan's batch is {d.batch}, these settings make "
                      f"{config['train_batch_size']}")  # fmt: skip
     return Exported(json_bytes(config), (), tuple(notes))
+
+
+def _checkpointing(kept: Kept, notes: list[str]) -> dict[str, Any]:
+    """The section on activations, where more than light operations are computed again."""
+    if kept.kind == NONE and not kept.those(HOST):
+        if kept.light:
+            notes.append(f"DeepSpeed has no setting for what the plan does: {LIGHT}")
+        return {}
+    inputs = kept.kind == FULL and INPUT in kept.those(HOST)
+    notes.append("what is computed again is set where the model is built, by "
+                 "deepspeed.checkpointing.checkpoint around parts of its layers; in the plan: "
+                 f"{'; '.join(kept.texts())}")  # fmt: skip
+    if kept.those(HOST) - ({INPUT} if inputs else set[str]()):
+        notes.append("of activations, DeepSpeed sends the inputs of checkpointed layers to the "
+                     "host, and nothing else")  # fmt: skip
+    section = {"partition_activations": False, "cpu_checkpointing": inputs}
+    return {"activation_checkpointing": section}
 
 
 def _offloads(subject: Subject, notes: list[str]) -> bool:

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from ir import TO_HOST, Graph
 from ir.analysis import FlatOp, FlatProgram, operand_types
 
-from ...files.program_plan import ProgramPlan
 from ..analysed_plan import AnalysedPlan
-from ..phases import FORWARD, phases
+from ..phases import BACKWARD, FORWARD, phases
 from ..products import NAMES
 from .layer_parts import Dataflow, layer_parts
 
 KEPT, AGAIN, HOST, MIXED = "kept", "computed again", "on the host", "not alike in all layers"
 NONE, SELECTIVE, FULL, PARTIAL = "none", "selective", "full", "partial"
 INPUT = "layer-input"
+LIGHT = "some light operations, such as norms and activations, are computed again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,11 @@ class Kept:
         """The parts in a state."""
         return frozenset(part for part, its in self.parts.items() if its == state)
 
+    @property
+    def spared(self) -> frozenset[str]:
+        """Parts that are kept where all products with weights but the last are computed again."""
+        return self.those(KEPT) - {"mlp-out", "expert-out"} if self.kind == FULL else frozenset()
+
     def texts(self) -> Iterator[str]:
         """All of it, in words."""
         for state in (KEPT, AGAIN, HOST, MIXED):
@@ -54,12 +59,19 @@ class Kept:
                 yield f"{state}: {', '.join(found)}"
         yield from self.others
         if self.light:
-            yield "some light operations, such as norms and activations, are computed again"
+            yield LIGHT
+
+
+# of a program without a loss, such as a stage, of which forward and backward are not told apart
+UNREAD = Kept(FULL, light=True, others=("what is computed again is not read off this program: all "
+                                        "of each layer is named here",))  # fmt: skip
 
 
 def kept(analysed: AnalysedPlan) -> Kept:
-    """Reads off a plan what it keeps of the forward pass."""
+    """Reads off a plan what it keeps of the forward pass; `UNREAD` where that cannot be told."""
     flat, phase = analysed.flat, phases(analysed)
+    if computes_again(analysed) and BACKWARD not in phase.values():
+        return UNREAD
     flow = Dataflow(flat, analysed.program.roles)
     numbers = [i for i, op in enumerate(flat.ops) if op.node.op in NAMES]
     forward = [i for i in numbers if phase[i] == FORWARD]
@@ -78,7 +90,7 @@ def kept(analysed: AnalysedPlan) -> Kept:
               for i in forward if i not in part_of and states[i] != KEPT]  # fmt: skip
     others += [f"a value{_at(line)} is {HOST}" for line in elsewhere]
     core = any(part_of.get(i) in ("attention", "scores") for i in again)
-    light = _light(analysed.program, flat.graph)
+    light = computes_again(analysed)
     kind = _kind(flow, forward, part_of, again)
     return Kept(kind, parts, core, light, tuple(dict.fromkeys(others)))
 
@@ -97,11 +109,13 @@ def _at(line: str) -> str:
     return f" at {line}" if line else ""
 
 
-def _light(program: ProgramPlan, graph: Graph) -> bool:
+def computes_again(analysed: AnalysedPlan) -> bool:
+    """Whether a program computes anything again."""
+
     def regions(graph: Graph) -> bool:
         return any(n.op == "remat" or any(map(regions, n.bodies)) for n in graph.nodes)
 
-    return bool(program.recomputed) or regions(graph)
+    return bool(analysed.program.recomputed) or regions(analysed.flat.graph)
 
 
 def _kind(

@@ -80,10 +80,10 @@ def _remat(kept: Kept, notes: list[str]) -> list[str]:
 
     What has no name of MaxText is computed again, which needs no more memory.
     """
-    if kept.kind == "full" and not kept.those(HOST):
+    notes += kept.others
+    if kept.kind == "full" and not kept.those(HOST) and not kept.spared:
         return ["remat_policy: full"]
     notes.append("MaxText computes all light operations again, such as norms and activations")
-    notes += kept.others
     if kept.those(MIXED):
         notes.append(f"not alike in all layers: {', '.join(sorted(kept.those(MIXED)))}")
     if kept.kind == "none" and not kept.those(HOST):

@@ -38,6 +38,9 @@ def model_fields(kept: Kept, notes: list[str]) -> Mapping[str, Field]:
                      f"is computed again here; in the plan: {'; '.join(kept.texts())}")  # fmt: skip
     else:
         notes += kept.others
+        if kept.spared:
+            notes.append(f"all of each layer is computed again here; the plan keeps: "
+                         f"{', '.join(sorted(kept.spared))}")  # fmt: skip
         if kept.light and kept.kind != FULL:
             notes.append("some light operations, such as norms and activations, are computed again "
                          "in the plan; see the modules layernorm and moe_act")  # fmt: skip

@@ -17,7 +17,7 @@ from ...files.plan_file import PlanFile
 from ...pipeline.file_schedule import schedule_file, transfers
 from ..analysed_plan import AnalysedPlan
 from .degrees import Degrees, degrees
-from .kept import AGAIN, Kept
+from .kept import AGAIN, UNREAD, Kept, computes_again
 from .megatron import arguments
 from .megatron_bridge import text
 from .record import Exported, json_bytes
@@ -136,7 +136,8 @@ def _alike(
     one = replace(
         found[0], pipeline=len(file.groups), microbatches=joined.microbatches,
         batch=found[0].batch * joined.microbatches,
-        kept=_KEPT[recompute],
+        kept=UNREAD if recompute == "none" and any(map(computes_again, programs))
+        else _KEPT[recompute],
     )  # fmt: skip
     notes = [*one.notes, f"the schedule is {joined.schedule}, {runtime}'s is 1F1B"]
     if len({b - a for a, b in zip(file.cuts, file.cuts[1:], strict=False)}) > 1:
@@ -150,7 +151,8 @@ def _alike(
 
 # what stages compute again, in the terms of one program
 _KEPT = {
-    "none": Kept(), "selective": Kept("selective", {"attention": AGAIN}),
+    "none": Kept(), "selective": Kept("selective", {"attention": AGAIN}, others=(
+        "other products without weights are computed again too, those of experts as well",)),
     "full": Kept("full"), "stage": Kept("full"),
 }  # fmt: skip
 

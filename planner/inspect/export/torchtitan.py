@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..analysed_plan import AnalysedPlan
 from ..layout import stores
 from .degrees import DATA, EXPERT, IDLE, SEQUENCE, TENSOR, Degrees, degrees
-from .kept import AGAIN, FULL, HOST, INPUT, KEPT, MIXED, NONE, Kept
+from .kept import AGAIN, FULL, HOST, INPUT, KEPT, LIGHT, MIXED, NONE, Kept
 from .record import Exported, Subject
 
 
@@ -76,10 +76,12 @@ _EVERY_SECOND = {
 def _checkpoint(kept: Kept, notes: list[str]) -> list[str]:
     """The mode; `selective` where that keeps no product with weights that the plan does not."""
     if kept.kind == NONE and not kept.those(HOST):
+        if kept.light:
+            notes.append(f"torchtitan has no setting for what the plan does: {LIGHT}")
         return ['mode = "none"']
     if kept.kind == FULL:
         mode = ['mode = "full"']
-        differs = bool(kept.those(HOST) or kept.those(MIXED) or kept.others)
+        differs = bool(kept.those(HOST) or kept.those(MIXED) or kept.others or kept.spared)
     else:
         left = kept.those(AGAIN) | kept.those(HOST) | kept.those(MIXED)
         more = {part for part in left if _EVERY_SECOND.get(part, KEPT) == KEPT} - {INPUT}

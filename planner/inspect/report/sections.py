@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby, islice
 
 from costmodel import Cluster
 
@@ -220,15 +221,17 @@ def left(analysed: AnalysedPlan) -> Markup | None:
     found = left_to_backward(analysed)
     if not found:
         return None
+    by_state = groupby(found, key=lambda one: one.state)
+    shown = [one for _, its in by_state for one in islice(its, MOST_LEFT)]
     rows = [
         (
             one.state, el("code", one.op), el("code", one.source), bytes_text(one.nbytes),
             seconds_text(one.seconds) if one.seconds else "",
         )
-        for one in found[:MOST_LEFT]
+        for one in shown
     ]  # fmt: skip
     kept = sum(one.nbytes for one in found if one.state == KEPT)
-    rest = len(found) - MOST_LEFT
+    rest = len(found) - len(shown)
     about = (
         f"When the forward pass ends, a device holds {bytes_text(kept)} of its results for the "
         "backward pass. Bytes of what is computed again are what keeping it would take; seconds "

@@ -160,7 +160,7 @@ class MeshSearch:
         first = self.scope.first
         tolerance = max(first.tolerance, gap)
         begin = self.scope.multipliers
-        if gap:  # the finest meshes look for choices between windows, and for proofs
+        if gap:  # choices between windows, and proofs, are left to the finest meshes
             budget = replace(first.budget, combined_columns=0.0, exact_in_memory=False)
             first = replace(first, budget=budget)
         first = replace(first, cutoff=cutoff, start=start, tolerance=tolerance, multipliers=begin)

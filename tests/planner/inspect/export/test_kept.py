@@ -107,6 +107,39 @@ def test_what_a_policy_saves_is_read_off_the_plan(saved, scan: bool, tmp_path: P
         assert (settings["remat_policy"], saved) == ("full", ())
 
 
+def test_attention_that_is_kept_beside_all_else_is_named(tmp_path: Path) -> None:
+    policy = jax.checkpoint_policies.save_only_these_names("context")
+    found = planned(model(policy))
+    assert kept(found.analysed).spared == {"attention"}
+    settings = yaml.safe_load(exported(found, "maxtext", tmp_path))
+    assert settings["remat_policy"] == "custom"
+    assert [name for name in ALL if settings[name] == "device"] == ["context"]
+    for name in ("megatron", "torchtitan"):
+        notes = found.export(name, tmp_path / name).notes
+        assert any(("attention" in note and "keep" in note) or "kept: attention" in note
+                   for note in notes), notes  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["megatron", "torchtitan", "deepspeed"])
+def test_light_operations_that_are_computed_again_are_named(name: str, tmp_path: Path) -> None:
+    found = planned(model(jax.checkpoint_policies.dots_saveable))
+    assert any("light operations" in note for note in found.export(name, tmp_path / "out").notes)
+
+
+def test_stages_that_compute_again_say_so(tmp_path: Path) -> None:
+    params = {name: struct(4, *shape) for name, shape in SHAPES.items()}
+    batch = {name: struct(8, SEQ, WIDTH) for name in "xy"}
+    found = plan(
+        model(jax.checkpoint_policies.nothing_saveable), params, batch, pipeline=2,
+        schedules=("1f1b",), optimizer=optax.sgd(0.1), cluster="4xh100", baselines=False,
+        substitutions=False, attention="written", microbatches=4,
+    )  # fmt: skip
+    found.export("megatron", tmp_path / "whole")
+    assert "--recompute-granularity" in (tmp_path / "whole").read_text(encoding="utf-8")
+    titan = tomllib.loads(exported(found.stage_plans[0], "torchtitan", tmp_path))
+    assert titan["activation_checkpoint"]["mode"] == "full"
+
+
 def test_what_a_policy_sends_to_the_host_is_read_off_the_plan(tmp_path: Path) -> None:
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=["out_proj", "mlpwi_0", "mlpwi_1"],

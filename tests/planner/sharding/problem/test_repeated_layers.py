@@ -6,13 +6,14 @@ from __future__ import annotations
 from functools import cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 from costmodel import CollectiveModel, ComputeModel, ReshardModel, parse_cluster
 from examples import gpt, llama
-from ir.analysis import Classes, Kinds
+from ir.analysis import Classes, Kinds, Specs
 from ir.analysis.flatten import flatten
 from ir.trace import trace
 from planner.sharding.cost.account import account
@@ -28,6 +29,7 @@ from planner.sharding.search.mesh_shapes import mesh_of
 from tests.helpers_exhaustive import usual
 
 LAYERS = 4
+NAMES = ("slice", "shift")
 ROLES = ("parameter", "optimizer-state", "batch")
 
 
@@ -94,6 +96,20 @@ def test_layers_are_found_in_an_unrolled_program() -> None:
     assert many.classes == few.classes
     assert many.classes < 0.6 * len(few.op)
     assert len(many.op) > 1.3 * len(few.op)
+
+
+def test_ops_are_equal_wherever_they_slice_but_not_however_far_they_roll() -> None:
+    def fn(x):
+        return [x[:4], x[4:8], jnp.roll(x, 1), jnp.roll(x, 2), x[:3]]
+
+    flat = flatten(trace(fn, jnp.zeros(16)).graph)
+    specs = Specs(flat)
+    of = {name: [specs.of(op) for op in flat.ops if op.node.op == name] for name in NAMES}
+    first, second, other = of["slice"]
+    assert first is second
+    assert first is not other
+    near, far = of["shift"]
+    assert near is not far
 
 
 @pytest.mark.parametrize("mesh", usual([(8,), (2, 4)], [(8,)]))
