@@ -392,9 +392,9 @@ class _Search(Incumbent):
                 small = branches.work > 0.0 and gap <= SPLIT_GAP * abs(self.cost)
                 self.done = small and not self._untried(multipliers.flat)
                 break
-            self.options.work.done -= branches.all_work
+            worked = branches.all_work
             branches.split()
-            self.options.work.done += branches.all_work
+            self.options.work.done += branches.all_work - worked
             self.raise_bound(branches.bound)
         if wide and not self.settled and branches.work > 0.0:
             kernel_search.search()

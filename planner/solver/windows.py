@@ -225,7 +225,7 @@ class _Windows:
         if self.left is not None:
             start, problem = self.left.lowered(start), self.left.problem
         left_s = max(self.deadline - time.monotonic(), 1.0)
-        budget = replace(self.options.budget, exact_in_memory=fully)
+        budget = replace(self.options.budget, exact_if_memory_binds=fully)
         options = replace(
             self.options, budget=budget, time_limit_s=left_s, start=start, tolerance=tolerance
         )

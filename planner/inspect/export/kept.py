@@ -16,7 +16,7 @@ from ir.analysis import FlatOp, FlatProgram, operand_types
 from ..analysed_plan import AnalysedPlan
 from ..phases import BACKWARD, FORWARD, phases
 from ..products import NAMES
-from .layer_parts import Dataflow, layer_parts
+from .layer_parts import Dataflow, layer_parts, made_of
 
 KEPT, AGAIN, HOST, MIXED = "kept", "computed again", "on the host", "not alike in all layers"
 NONE, SELECTIVE, FULL, PARTIAL = "none", "selective", "full", "partial"
@@ -164,17 +164,9 @@ def _key(flow: Dataflow, op: FlatOp) -> Hashable:
 
 def _of_gradients(flow: Dataflow, seeds: set[int], alike: Mapping[int, Hashable]) -> set[int]:
     """Those of `alike` that are made of gradients: of results of `seeds`."""
-    flat = flow.flat
-    found = {v for i in seeds for v in flat.ops[i].outputs}
-    count = -1
-    while len(found) > count:
-        count = len(found)
-        for op in flat.ops:
-            if not found.isdisjoint(op.reads):
-                found.update(op.outputs)
-        found.update(link.target for link in flat.links if link.source in found)
-        found.update(stack for stack, port in flat.stacked.items() if port in found)
-    return {i for i in alike if not found.isdisjoint(flat.ops[i].reads)}
+    ops = flow.flat.ops
+    found = made_of(flow.flat, {v for i in seeds for v in ops[i].outputs})
+    return {i for i in alike if not found.isdisjoint(ops[i].reads)}
 
 
 # --- on the host ---------------------------------------------------------------------------------

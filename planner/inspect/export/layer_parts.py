@@ -54,7 +54,7 @@ class Dataflow:
     def __init__(self, flat: FlatProgram, roles: Iterable[str]) -> None:
         self.flat = flat
         held = ("parameter", "optimizer-state")
-        self.data = _made_of(
+        self.data = made_of(
             flat, {v for v, role in zip(flat.inputs, roles, strict=True) if role not in held}
         )
         self._of: dict[int, Made] = {}
@@ -242,7 +242,7 @@ class _Products:
         return False
 
 
-def _made_of(flat: FlatProgram, values: set[int]) -> set[int]:
+def made_of(flat: FlatProgram, values: set[int]) -> set[int]:
     """All that is made of some values."""
     found, count = set(values), -1
     while len(found) > count:  # what a loop carries reaches its beginning in a later round

@@ -161,7 +161,7 @@ class MeshSearch:
         tolerance = max(first.tolerance, gap)
         begin = self.scope.multipliers
         if gap:  # choices between windows, and proofs, are left to the finest meshes
-            budget = replace(first.budget, combined_columns=0.0, exact_in_memory=False)
+            budget = replace(first.budget, combined_columns=0.0, exact_if_memory_binds=False)
             first = replace(first, budget=budget)
         first = replace(first, cutoff=cutoff, start=start, tolerance=tolerance, multipliers=begin)
         solution = self.solve(left, self.scope.limit, first)

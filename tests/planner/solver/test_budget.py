@@ -97,7 +97,7 @@ WITNESSES = {
         base={"exact_columns": 0, **NO_ROUNDS},
     ),
     "exact": Witness(preset=DEFAULT, problem=(2, 24, 4, 12), worse="bound"),
-    "exact_in_memory": Witness(preset=DEFAULT, problem=(2, 24, 4, 12), worse="bound"),
+    "exact_if_memory_binds": Witness(preset=DEFAULT, problem=(2, 24, 4, 12), worse="bound"),
     "exact_columns": Witness(
         preset=DEFAULT, problem=(2, 60, 8, 4), worse="bound", base=NO_ROUNDS
     ),
@@ -226,6 +226,12 @@ def test_a_limit_off_by_ten_gives_a_worse_search(name: str, counted: CountedWork
     else:
         assert changed.work > (1.0 + MORE) * kept.work
         assert min(dearer, lower) > -WORSE
+
+
+def test_a_quick_budget_made_exact_searches_where_memory_binds() -> None:
+    assert not QUICK.searches(memory_binds=False)
+    assert replace(QUICK, exact=True).searches(memory_binds=True)
+    assert not replace(DEFAULT, exact_if_memory_binds=False).searches(memory_binds=True)
 
 
 def test_counted_work_is_the_same_each_time(counted: CountedWork) -> None:
