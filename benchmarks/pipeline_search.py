@@ -7,7 +7,7 @@ Five models on 16 V100s with 16 GB, in hosts of 8 or 4 with 25 Gb/s between them
 model is the whole space of pipelines, with its bound; the next are pipelines that were chosen by
 hand, priced with the same stage prices; the others fix a number of stages or micro-batches.
 `cpu_s` are processor seconds of this process until the pipeline is chosen, `bound_cpu_s` those of
-its bound; `--quick` leaves out the sub-spaces.
+its bound, both with garbage collected as seldom as in `plan`; `--quick` leaves out the sub-spaces.
 
 `work_s` is the bound by the work of all ops, shared evenly by all devices, which no other pipeline
 is below either: not one whose embedding and head are split over all stages, for instance.
@@ -33,6 +33,7 @@ from benchmarks.pipeline_models import Case, gpt, moe, wide_resnet
 from costmodel import parse_cluster
 from planner import Options, PlanError
 from planner.common.errors import IndivisibleError
+from planner.common.garbage_collection import seldom_collected
 from planner.common.request import Request
 from planner.pipeline.cut.stage import use_struct
 from planner.pipeline.divide.dynamic_programme import Division
@@ -154,6 +155,8 @@ def main(quick: bool = False) -> list[dict[str, object]]:
         if only not in name:
             continue
         for space in SPACES[:1] if quick else SPACES:
-            rows.append({"model": name, "space": space, **searched(name, case(), cluster, space)})
+            with seldom_collected():
+                row = searched(name, case(), cluster, space)
+            rows.append({"model": name, "space": space, **row})
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     return rows

@@ -15,6 +15,7 @@ from .exchange_in_chunks import Neighbours as Neighbours
 from .exchange_in_chunks import chunk_type as chunk_type
 from .exchange_in_chunks import chunks_of as chunks_of
 from .exchange_in_chunks import counts_of as counts_of
+from .exchange_in_chunks import cut_dim as cut_dim
 from .exchange_in_chunks import exchanged as exchanged
 from .exchange_in_chunks import neighbours_of as neighbours_of
 from .exchange_in_chunks import through as through

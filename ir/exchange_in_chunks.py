@@ -101,16 +101,29 @@ def exchanged(
         return None
     if after.dims[gains] != (*before.dims[gains], *axes):
         return None
+    dim = cut_dim(neighbours, type_, before, (loses, gains), mesh)
+    return None if dim is None else (dim, loses, gains)
+
+
+def cut_dim(
+    neighbours: Neighbours, type_: TensorType, before: Sharding, moved: tuple[int, int], mesh: Mesh
+) -> int | None:
+    """The dimension that an all-to-all is cut along; arguments as of `exchanged`.
+
+    Args:
+        moved: dimensions that lose and gain the axes.
+
+    Returns:
+        None if neither is a dimension of groups, or nothing can be cut.
+    """
     able = {
         dim
         for beside in neighbours.beside
-        if loses in beside.groups or gains in beside.groups
+        if not set(moved).isdisjoint(beside.groups)
         for dim, _ in beside.cuts
-        if dim not in (loses, gains) and counts_of(type_, dim, before, mesh)
+        if dim not in moved and counts_of(type_, dim, before, mesh)
     }
-    if not able:
-        return None
-    return min(able, key=lambda dim: (neighbours.copied_bytes(dim), dim)), loses, gains
+    return min(able, key=lambda dim: (neighbours.copied_bytes(dim), dim), default=None)
 
 
 def chunk_type(type_: TensorType, dim: int, count: int) -> TensorType:

@@ -337,7 +337,7 @@ class StagePlanner:
         one, machine = self._one(count, stage, ask), self.machine.subset(ask.size)
         request = Request(machine, self._options(ask), self._say_of(ask))
         search = self._search(one, request, stage, ask, name)
-        price = price_of(search.run().best, phases_of(stage), stage.body.graph, count)
+        price = price_of(search.best(), phases_of(stage), stage.body.graph, count)
         return self._in_all(price, count)
 
     def _say_of(self, ask: Ask) -> Callable[[str], None]:

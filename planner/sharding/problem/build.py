@@ -186,7 +186,7 @@ class Builder:
     def in_parts(self, refs: Sequence[NodeRef], number: int) -> PartsTable | None:
         """Products in parts at a join; None if there are none."""
         join = self.outline.joins[number]
-        ends = (self._state_column(refs, end) for end in (join.source, join.target))
+        ends = (self.states_of(refs, end) for end in (join.source, join.target))
         return self.products.table(number, refs, *ends) if self.products else None
 
     def in_chunks(self, refs: Sequence[NodeRef], number: int, kind: int) -> ChunksTable | None:
@@ -194,7 +194,7 @@ class Builder:
         join, type_ = self.outline.joins[number], self.outline.types[number]
         if self.exchanges is None or kind < 0 or join.how != "reshard":
             return None
-        rows, columns = (self._state_column(refs, end) for end in (join.source, join.target))
+        rows, columns = (self.states_of(refs, end) for end in (join.source, join.target))
         return self.exchanges.table(kind, rows, columns, type_, join.weight)
 
     def _multiplied(self, costs: list[Floats]) -> list[Floats]:
@@ -339,9 +339,9 @@ class Builder:
 
     def _states_at(self, end: End) -> States:
         """The state of a value under each option of the node that has it."""
-        return self._state_column(self.refs, end)
+        return self.states_of(self.refs, end)
 
-    def _state_column(self, refs: Sequence[NodeRef], end: End) -> States:
+    def states_of(self, refs: Sequence[NodeRef], end: End) -> States:
         ref = refs[end.node]
         if end.how == "states":
             return ref.states

@@ -23,6 +23,7 @@ from ir import (
     TensorType,
     chunk_type,
     counts_of,
+    cut_dim,
     exchanged,
 )
 from ir.analysis import operand_types
@@ -30,8 +31,8 @@ from ir.analysis import operand_types
 from ...solver.problem import Floats
 from ..cost.least_seconds import least_in_chunks_s
 from .overlap_tables import ChunksTable
-from .records import Exchange, MenuCache, States
-from .reshard_tables import edge_table
+from .records import Exchange, MenuCache, Sent, States
+from .reshard_tables import by_state, edge_table
 from .skeleton import Outline
 
 Ints = NDArray[np.intp]
@@ -104,10 +105,14 @@ class Exchanges:
         seconds: Floats,
     ) -> ChunksTable | None:  # fmt: skip
         by_dim: dict[int, list[tuple[int, int, Exchange]]] = {}
-        for r, c, before, after in self._alone(kind, type_, rows, columns, seconds / weight):
-            step = exchange_step(self.kinds[kind], type_, before, after, self.cache.mesh)
-            if step is not None:
-                by_dim.setdefault(step[0], []).append((r, c, self._way(type_, *step)))
+        for r, c, sent in self._alone(kind, type_, rows, columns, seconds / weight):
+            step, mesh = sent.step, self.cache.mesh
+            moved = step.dim, step.to_dim
+            dim = cut_dim(self.kinds[kind], type_, step.before, moved, mesh)
+            if dim is not None:
+                if dim not in sent.ways:
+                    sent.ways[dim] = self._way(type_, dim, step)
+                by_dim.setdefault(dim, []).append((r, c, sent.ways[dim]))
         each = [
             (found, self._prices(kind, type_, dim, [way for _, _, way in found]))
             for dim, found in by_dim.items()
@@ -165,40 +170,34 @@ class Exchanges:
 
     def _alone(
         self, kind: int, type_: TensorType, rows: States, columns: States, seconds: Floats
-    ) -> Iterator[tuple[int, int, Sharding, Sharding]]:
-        """Pairs of states whose cheapest path is one all-to-all to or from a dimension of groups.
+    ) -> Iterator[tuple[int, int, Sent]]:
+        """Pairs of options whose cheapest path is one all-to-all to or from a dimension of groups.
 
         seconds: of the cheapest path between them, in one run.
         """
         groups = {d for beside in self.kinds[kind].beside for d in beside.groups}
         known, most = self.cache.sent, seconds * (1.0 + _SAME)
-        places: dict[Sharding, list[int]] = {}
-        for c, state in enumerate(columns):
-            places.setdefault(state, []).append(c)
+        ends = by_state(columns)
         for r, before in enumerate(rows):
             key = type_, before
             if key not in known:
                 known[key] = [
-                    (step, self.cache.reshard.step_s(step, type_)) for step in _moves(before)
+                    Sent(step, self.cache.reshard.step_s(step, type_)) for step in _moves(before)
                 ]
-            for step, alone_s in known[key]:
-                if step.dim in groups or step.to_dim in groups:
-                    for c in places.get(step.after, ()):
-                        if alone_s <= most[r, c] < np.inf:
-                            yield r, c, before, step.after
+            for sent in known[key]:
+                if sent.step.dim in groups or sent.step.to_dim in groups:
+                    for c in ends.get(sent.step.after, ()):
+                        if sent.alone_s <= most[r, c] < np.inf:
+                            yield r, c, sent
 
     def _way(self, type_: TensorType, dim: int, step: ReshardStep) -> Exchange:
-        reshard, mesh, known = self.cache.reshard, self.cache.mesh, self.cache.exchanges
-        key = type_, dim, step.before, step.after
-        if key not in known:
-            counts = counts_of(type_, dim, step.before, mesh)
-            chunk_s = (
-                reshard.step_s(step, chunk_type(type_, dim, count)) if count in counts else np.inf
-                for count in COUNTS
-            )
-            alone_s, local = reshard.step_s(step, type_), step.before.local_bytes(type_, mesh)
-            known[key] = Exchange(alone_s, tuple(chunk_s), float(local))
-        return known[key]
+        reshard, mesh = self.cache.reshard, self.cache.mesh
+        counts = counts_of(type_, dim, step.before, mesh)
+        chunk_s = (
+            reshard.step_s(step, chunk_type(type_, dim, count)) if count in counts else np.inf
+            for count in COUNTS
+        )
+        return Exchange(tuple(chunk_s), float(step.before.local_bytes(type_, mesh)))
 
     def _products(self, kind: int, dim: int) -> ProductChunks:
         key = self.keys[kind], dim

@@ -29,7 +29,7 @@ from ...solver.problem import Floats
 from .facts import Facts
 from .overlap_tables import PartsTable
 from .records import MenuCache, NodeRef, States
-from .reshard_tables import edge_table
+from .reshard_tables import by_state, edge_table
 from .skeleton import End, Join, Outline
 
 
@@ -139,7 +139,7 @@ class Products:
         """Places of a state, and of another that splits one of its dimensions further."""
         known, key = self.cache.near, (id(states), id(others))
         if key not in known:
-            here, there = _places(states), _places(others)
+            here, there = by_state(states), by_state(others)
             known[key] = [
                 (at, there[other])
                 for state, at in here.items()
@@ -156,13 +156,6 @@ class Products:
         ways = {name: w[options] for name, w in each.items()}
         return in_parts([parts for _, parts in cuts], work, ways, self.cache.compute,
                         self.cache.reshard)  # fmt: skip
-
-
-def _places(states: States) -> dict[Sharding, list[int]]:
-    found = dict[Sharding, list[int]]()
-    for k, state in enumerate(states):
-        found.setdefault(state, []).append(k)
-    return found
 
 
 def _further(state: Sharding, known: Mapping[Sharding, object], mesh: Mesh) -> Iterator[Sharding]:

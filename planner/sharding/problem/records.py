@@ -21,8 +21,7 @@ _Menus = dict[object, tuple[Strategy, ...]]
 _Index = dict[object, tuple[NDArray[np.intp], str]]
 _Products = dict[object, PartsTable | None]
 _Chunks = dict[object, ChunksTable | None]
-_Exchanges = dict[tuple[TensorType, int, Sharding, Sharding], "Exchange"]
-_Sent = dict[tuple[TensorType, Sharding], list[tuple[ReshardStep, float]]]
+_Sent = dict[tuple[TensorType, Sharding], list["Sent"]]
 _Classes = dict[tuple[int, int], tuple[NDArray[np.int64], "NodeRef"]]
 _Least = dict[int, dict[object, float]]
 _Near = dict[object, list[tuple[list[int], list[int]]]]
@@ -59,14 +58,25 @@ class NodeRef:
 class Exchange:
     """An all-to-all that may run in chunks beside products, in one run.
 
-    alone_s: seconds as a whole.
     chunk_s: seconds of one of each number of chunks; infinite where it does not divide.
     local_bytes: bytes of a device that are exchanged.
     """
 
-    alone_s: float
     chunk_s: tuple[float, ...]
     local_bytes: float
+
+
+@dataclass(slots=True)
+class Sent:
+    """An all-to-all of a value.
+
+    alone_s: seconds as a whole.
+    ways: in chunks, by the dimension that is cut, where it was asked for.
+    """
+
+    step: ReshardStep
+    alone_s: float
+    ways: dict[int, Exchange] = field(default_factory=dict[int, Exchange])
 
 
 @dataclass
@@ -87,7 +97,6 @@ class MenuCache:
     chunks: _Chunks = field(default_factory=_Chunks)
     chunked: dict[object, ProductChunks] = field(default_factory=dict[object, ProductChunks])
     least: _Least = field(default_factory=_Least)
-    exchanges: _Exchanges = field(default_factory=_Exchanges)
     sent: _Sent = field(default_factory=_Sent)
     near: _Near = field(default_factory=_Near)
     classes: _Classes = field(default_factory=_Classes)

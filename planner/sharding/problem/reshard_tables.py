@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel import reduction_of
-from ir import TensorType
+from ir import Sharding, TensorType
 
 from ...solver.problem import Floats
 from .records import MenuCache, States
@@ -28,6 +28,14 @@ def edge_table(
         cache.columns[("keep", id(rows))] = rows
         cache.columns[("keep", id(columns))] = columns
     return cache.edges[key]
+
+
+def by_state(states: States) -> dict[Sharding, list[int]]:
+    """Options of a node by the state that they have."""
+    found = dict[Sharding, list[int]]()
+    for k, state in enumerate(states):
+        found.setdefault(state, []).append(k)
+    return found
 
 
 def _weighted(cache: MenuCache, type_: TensorType, kind: str, weight: float) -> Floats:

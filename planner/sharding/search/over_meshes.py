@@ -122,6 +122,22 @@ class Search:
         Raises:
             PlanError: if nothing fits in memory, or pins leave no choice.
         """
+        return self._outcome(self._seen())
+
+    def best(self) -> Candidate:
+        """The best plan of `run`, without its bound.
+
+        Raises:
+            PlanError: as `run`.
+        """
+        return self._best(self._seen())[0]
+
+    def lower_bound_s(self) -> float:
+        """Lower bound of the step over all plans that fit, on any mesh, without a plan [s]."""
+        return min(self._searcher(shape).glimpse() for shape in finest(self.shapes()))
+
+    def _seen(self) -> _Seen:
+        """What a search of every shape and baseline finds."""
         least = self.scope.program.facts.least_peak(self.cluster.num_devices)
         if least > self.limit:
             self.scope.least.append(least)
@@ -135,11 +151,7 @@ class Search:
             if not self.request.interruption.kept(found=bool(known)):
                 raise
             seen.by_hand.leave_unknown()
-        return self._outcome(seen)
-
-    def lower_bound_s(self) -> float:
-        """Lower bound of the step over all plans that fit, on any mesh, without a plan [s]."""
-        return min(self._searcher(shape).glimpse() for shape in finest(self.shapes()))
+        return seen
 
     def _search(self, seen: _Seen) -> None:
         """Solves shapes and baselines, as long as that is worth while."""
@@ -176,10 +188,23 @@ class Search:
 
     def _outcome(self, seen: _Seen) -> SearchOutcome:
         """The best of what was found, and a bound."""
-        found, baselines, searchers = seen.found, seen.by_hand.table, seen.searchers
+        best_one, found = self._best(seen)
         bounds = [*seen.bounds, *([0.0] if len(seen.bounds) < seen.open else [])]
+        bound = min(min(bounds, default=0.0), best_one.account.step_s)
+        if best_one.account.step_s - bound > PROVED * best_one.account.step_s:
+            bound = min(max(bound, self._floor_s()), best_one.account.step_s)
+        close = best_one.account.step_s - bound <= PROVED * best_one.account.step_s
+        stop = Stop.TIME_LIMIT if self.scope.late else Stop.OPTIMAL if close else Stop.GAP
+        if self.request.interruption.happened:
+            stop = Stop.INTERRUPTED
+        table = seen.by_hand.table
+        return SearchOutcome(best_one, found, table, bound, stop, self.scope.seconds)
+
+    def _best(self, seen: _Seen) -> tuple[Candidate, list[Candidate]]:
+        """The best of what was found, and the candidates."""
+        found = seen.found
         if self.options.baseline is not None:
-            found = self._only(self.options.baseline, found, baselines)
+            found = self._only(self.options.baseline, found, seen.by_hand.table)
         fitting = self._fitting(found)
         if not fitting:
             self._refuse()
@@ -188,16 +213,8 @@ class Search:
             key=lambda c: (c.account.step_s, c.name != "search", len(c.mesh.axes), c.name),
         )
         shapes = self.shapes()
-        searchers.sort(key=lambda s: shapes.index(s.mesh.sizes))
-        best_one = self._on_coarsest(best_one, searchers)
-        bound = min(min(bounds, default=0.0), best_one.account.step_s)
-        if best_one.account.step_s - bound > PROVED * best_one.account.step_s:
-            bound = min(max(bound, self._floor_s()), best_one.account.step_s)
-        close = best_one.account.step_s - bound <= PROVED * best_one.account.step_s
-        stop = Stop.TIME_LIMIT if self.scope.late else Stop.OPTIMAL if close else Stop.GAP
-        if self.request.interruption.happened:
-            stop = Stop.INTERRUPTED
-        return SearchOutcome(best_one, found, baselines, bound, stop, self.scope.seconds)
+        seen.searchers.sort(key=lambda s: shapes.index(s.mesh.sizes))
+        return self._on_coarsest(best_one, seen.searchers), found
 
     def _floor_s(self) -> float:
         """Lower bound of the step on any mesh [s], which needs no search."""

@@ -17,6 +17,9 @@ from planner.emit.compilers import has_plugin
 from planner.inspect.timeline import predicted
 from planner.sharding.cost.in_parts import beside_product
 from planner.sharding.lower import lower_decisions
+from planner.sharding.problem.in_chunks import exchange_step
+from planner.sharding.problem.overlap_tables import sites_of
+from planner.sharding.problem.reshard_tables import edge_table
 from tests.planner.sharding.cost.test_account import adds_up
 from tests.planner.spaces import Space, space
 
@@ -127,3 +130,46 @@ def test_the_scheduled_text_has_products_beside_all_chunks_but_one() -> None:
     assert sum(c.beside_s > 0.5 * c.seconds for c in sent) >= sum(counts) - len(counts)
     step_s, whole_s = (o.scheduled_compute_s + o.scheduled_exposed_s for o in (overlap, whole))
     assert step_s < 0.97 * whole_s
+
+
+def alone(found: Space, n: int, kind: int) -> dict[tuple[int, int], Any]:
+    """Prices of a join's exchanges beside a kind of products, each pair of options by itself."""
+    builder, built = found.builder, found.built
+    join, type_ = builder.outline.joins[n], builder.outline.types[n]
+    exchanges, reshard = builder.exchanges, builder.cache.reshard
+    assert exchanges is not None
+    rows = builder.states_of(built.refs, join.source)
+    columns = builder.states_of(built.refs, join.target)
+    seconds = edge_table(builder.cache, rows, columns, type_, join.weight)
+    prices = dict[tuple[int, int], Any]()
+    for r, c in zip(*np.nonzero(np.isfinite(seconds)), strict=True):
+        step = exchange_step(exchanges.kinds[kind], type_, rows[r], columns[c], reshard.mesh)
+        if step and reshard.step_s(step[1], type_) * join.weight <= seconds[r, c] * (1 + 1e-9):
+            prices[int(r), int(c)] = exchanges.prices(kind, type_, *step)
+    return prices
+
+
+def test_tables_have_each_pair_that_one_exchange_joins() -> None:
+    found = space(block, *arguments(), mesh=(2, 4), cluster=parse_cluster("8xh100"))
+    builder, built, outline = found.builder, found.built, found.builder.outline
+    assert builder.exchanges is not None
+    sites, pairs = sites_of(outline, built.beside_s, builder.exchanges.kind), 0
+    joins = [n for n, join in enumerate(outline.joins) if join.how == "reshard"]
+    for n, kind in {(j, kind) for j in joins for _, kind, *_ in sites.get(j, ()) if kind >= 0}:
+        table, prices = builder.in_chunks(built.refs, n, kind), alone(found, n, kind)
+        if table is None:
+            assert not prices
+            continue
+        at = [*zip(table.rows.tolist(), table.columns.tolist(), strict=True)]
+        assert sorted(at) == sorted(prices)
+        pairs += len(at)
+        for k, pair in enumerate(at):
+            for each in table.prices:
+                one = prices[pair].get(each.count)
+                assert (one is None) == np.isinf(each.slower_s[k])
+                if one is not None:
+                    own = each.chunk_s[k], each.part_s[k], each.slower_s[k]
+                    seconds = one.chunk_s[0], one.part_s[0], one.slower_s[0]
+                    weight = outline.joins[n].weight
+                    assert own == pytest.approx([x * weight for x in seconds], rel=1e-12)
+    assert pairs > 50
