@@ -108,10 +108,14 @@ def exchanged(
 def cut_dim(
     neighbours: Neighbours, type_: TensorType, before: Sharding, moved: tuple[int, int], mesh: Mesh
 ) -> int | None:
-    """The dimension that an all-to-all is cut along; arguments as of `exchanged`.
+    """The dimension that an all-to-all is cut along.
 
     Args:
+        neighbours: products beside it.
+        type_: of the whole value.
+        before: its state.
         moved: dimensions that lose and gain the axes.
+        mesh: the mesh.
 
     Returns:
         None if neither is a dimension of groups, or nothing can be cut.
