@@ -152,7 +152,7 @@ BASIC: tuple[str, ...] = (
     "planner/pipeline/cut/opened_loss.py",
     "planner/pipeline/cut/outline.py",
     "planner/pipeline/cut/replaced.py",
-    "planner/pipeline/cut/solved_stage.py",
+    *("planner/pipeline/cut/scaled.py", "planner/pipeline/cut/solved_stage.py"),
     "planner/pipeline/cut/stage.py",
     "planner/pipeline/cut/stage_gradient.py",
     "planner/pipeline/cut/stage_steps.py",

@@ -28,6 +28,7 @@ from costmodel import ComputeModel
 
 from ..sharding.cost.least_seconds import border_s, least_each_s
 from .cut.opened_loss import cut_of
+from .cut.scaled import Samples
 from .cut.stage_training_step import StageTrainingStep
 from .divide.run_costs import Shares
 from .stage_planner import AMPLE, Ask, StagePlanner
@@ -125,6 +126,7 @@ class StageFloors:
     _done: dict[tuple[int, int], dict[Run, bool]] = field(
         default_factory=dict[tuple[int, int], dict[Run, bool]]
     )
+    _samples: Samples = field(default_factory=Samples)
 
     @cached_property
     def distinct(self) -> int:
@@ -330,7 +332,9 @@ class StageFloors:
         cut, found = cut_of(loss, places, (kind,) * (len(places) - 1)), list[Unit]()
         compute = ComputeModel(self.planner.machine)
         for k in range(len(places) - 1):
-            stage, name = self.planner.training_step(loss, cut, k)
+            stage, name = self._samples.stage(
+                loss, cut, k, (k, kind), self.planner.training_step
+            )  # fmt: skip
             if (count, name) not in self._units:
                 facts = self.planner.searched(stage, name).facts
                 self._units[count, name] = unit_of(

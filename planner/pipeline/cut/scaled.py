@@ -1,0 +1,229 @@
+# pyright: basic
+"""A stage's program at another size of micro-batch, from those at two sizes.
+
+Where every dimension of two traces is affine in the number of examples, and the equations of the
+third program are those at its size, its trace is known without tracing it. Programs for which that
+cannot be told are refused, and traced: other structure, numbers that are not affine, and single
+examples, whose dimensions of one JAX broadcasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ir import Graph, Input, IRError, Literal, Node, Operand, TensorType, digest
+
+from .opened_loss import Opened
+from .outline import Same
+from .stage import Staged
+from .stage_training_step import StageTrainingStep
+
+EXACT = 2.0**24  # below which a whole number is one of 32 bits
+Item = TypeVar("Item")
+
+
+class NotAffineError(Exception):
+    """Something of two programs is not affine in the number of examples."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Number of micro-batches, and examples in each."""
+
+    count: int
+    examples: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A stage that was traced at a size.
+
+    outline: what it computes, as of `Staged.outline`.
+    """
+
+    size: Size
+    outline: tuple[object, ...]
+    stage: StageTrainingStep
+
+
+def scaled_stage(
+    one: Sample, other: Sample, size: Size, outline: tuple[object, ...]
+) -> StageTrainingStep | None:
+    """A stage at a third size, for prices alone: its graph is exact, its functions are not.
+
+    Args:
+        one: the stage at a size.
+        other: the same stage at another one.
+        size: the third size.
+        outline: what it computes there.
+
+    Returns:
+        None if it cannot be told from the others.
+    """
+    if min(one.size.examples, other.size.examples, size.examples) < 2:
+        return None
+    line = _Line(one.size, other.size, size)
+    traced = one.stage.traced
+    try:
+        if not line.fits(one.outline, other.outline, outline):
+            return None
+        graph = line.graph(traced.graph, other.stage.traced.graph)
+    except (NotAffineError, IRError):
+        return None
+    return replace(one.stage, traced=replace(traced, program=replace(traced.program, graph=graph)))
+
+
+@dataclass
+class Samples:
+    """Stages of one cut of a loss at all sizes of micro-batch, traced at two of them."""
+
+    found: dict[tuple[int, object], tuple[StageTrainingStep, str]] = field(
+        default_factory=dict[tuple[int, object], "tuple[StageTrainingStep, str]"]
+    )
+    traced: dict[object, list[Sample]] = field(default_factory=dict[object, "list[Sample]"])
+
+    def stage(
+        self, loss: Opened, cut: Staged, s: int, what: object,
+        trace: Callable[[Opened, Staged, int], tuple[StageTrainingStep, str]],
+    ) -> tuple[StageTrainingStep, str]:  # fmt: skip
+        """A stage, for prices alone, and the digest of its program.
+
+        Args:
+            loss: the loss at a size.
+            cut: its stages.
+            s: index of the stage.
+            what: what tells it from others of this cut at any size.
+            trace: traces it.
+        """
+        outline, parts = cut.outline(s), loss.built.parts
+        size = Size(loss.microbatches, parts.batch // parts.count if parts else 1)
+        key = size.count, outline
+        if key not in self.found:
+            seen = self.traced.setdefault(what, [])
+            stage = scaled_stage(seen[0], seen[1], size, outline) if len(seen) == 2 else None
+            if stage is not None:
+                self.found[key] = stage, digest(stage.traced.graph)
+            else:
+                self.found[key] = trace(loss, cut, s)
+                if len(seen) < 2 and size.examples > 1:
+                    seen.append(Sample(size, outline, self.found[key][0]))
+        return self.found[key]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The affine functions of the number of examples through two sizes, at a third."""
+
+    one: Size
+    other: Size
+    at: Size
+
+    def number(self, a: Any, b: Any) -> Any:
+        """The number that is `a` and `b` at the two sizes: of micro-batches, or of examples.
+
+        Where there are more micro-batches there are fewer examples in each.
+        """
+        if type(a) is type(b) and repr(a) == repr(b):
+            return a
+        if (a, b) == (self.one.count, self.other.count):
+            return self.at.count
+        if type(a) is not type(b) or type(a) not in (int, float):
+            raise NotAffineError
+        if not (float(a).is_integer() and float(b).is_integer()):
+            raise NotAffineError
+        steps = (int(b) - int(a)) * (self.at.examples - self.one.examples)
+        run = self.other.examples - self.one.examples
+        more, rest = divmod(steps, run)
+        found, falls = type(a)(int(a) + more), (int(b) - int(a)) * run < 0
+        if rest or falls or (type(a) is float and max(abs(a), abs(b), abs(found)) >= EXACT):
+            raise NotAffineError
+        return found
+
+    def graph(self, a: Graph, b: Graph) -> Graph:
+        return Graph(
+            self._each(self._input, a.inputs, b.inputs),
+            self._each(self._node, a.nodes, b.nodes),
+            self._each(self._operand, a.outputs, b.outputs),
+        )  # fmt: skip
+
+    def _each(
+        self, of: Callable[[Item, Item], Item], a: tuple[Item, ...], b: tuple[Item, ...]
+    ) -> tuple[Item, ...]:
+        if len(a) != len(b):
+            raise NotAffineError
+        return tuple(map(of, a, b))
+
+    def _input(self, a: Input, b: Input) -> Input:
+        if (a.name, a.role, a.digest) != (b.name, b.role, b.digest):
+            raise NotAffineError
+        return replace(a, type=self._type(a.type, b.type))
+
+    def _type(self, a: TensorType, b: TensorType) -> TensorType:
+        if a == b:
+            return a
+        if a.dtype != b.dtype:
+            raise NotAffineError
+        return replace(a, shape=self._each(self.number, a.shape, b.shape))
+
+    def _operand(self, a: Operand, b: Operand) -> Operand:
+        if isinstance(a, Literal) and isinstance(b, Literal):
+            type_ = self._type(a.type, b.type)
+            same = repr(a.value) == repr(b.value)
+            if not same and a.type.dtype not in ("float32", "float64", "int32", "int64"):
+                raise NotAffineError  # shorter numbers are rounded
+            return Literal(self.number(a.value, b.value), type_)
+        if a != b:
+            raise NotAffineError
+        return a
+
+    def _node(self, a: Node, b: Node) -> Node:
+        if a.op != b.op:
+            raise NotAffineError
+        return replace(
+            a, inputs=self._each(self._operand, a.inputs, b.inputs),
+            outputs=self._each(self._type, a.outputs, b.outputs),
+            attrs=self._each(self._attr, a.attrs, b.attrs),
+            bodies=self._each(self.graph, a.bodies, b.bodies),
+        )  # fmt: skip
+
+    def _attr(self, a: tuple[str, Any], b: tuple[str, Any]) -> tuple[str, Any]:
+        if a[0] != b[0]:
+            raise NotAffineError
+        return a[0], self._value(a[1], b[1])
+
+    def _value(self, a: Any, b: Any) -> Any:
+        if isinstance(a, tuple) and isinstance(b, tuple):
+            return self._each(self._value, a, b)
+        return self.number(a, b)
+
+    def fits(self, a: Any, b: Any, c: Any) -> bool:
+        """Whether `c` is at the third size what `a` and `b` are at the two."""
+        if not type(a) is type(b) is type(c):
+            return False
+        if isinstance(a, tuple):
+            a, b, c = (_opened(each) for each in (a, b, c))
+            return len(a) == len(b) == len(c) and all(map(self.fits, a, b, c))
+        if isinstance(a, Same):  # arrays and contexts of other traces
+            return self.fits(*(_kind(each.value) for each in (a, b, c)))
+        if hasattr(a, "shape") and not isinstance(a, type):
+            return self.fits(*(_kind(each) for each in (a, b, c)))
+        if type(a) in (int, float):
+            return repr(self.number(a, b)) == repr(c)
+        return bool(a == b == c)
+
+
+def _opened(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A row that ends as `literal_of`, with its numbers in place of their bits; others as is."""
+    if not (len(row) > 3 and isinstance(row[-1], bytes) and np.dtype(row[-3]).kind in "biuf"):
+        return row
+    return *row[:-1], tuple(np.frombuffer(row[-1], row[-3]).tolist())
+
+
+def _kind(value: Any) -> tuple[Any, ...]:
+    """Type and shape of a value."""
+    shape = tuple(getattr(value, "shape", ()))
+    return type(value), shape, str(getattr(value, "dtype", "")), getattr(value, "weak_type", False)

@@ -1,0 +1,121 @@
+# pyright: basic
+"""Programs of stages at a size of micro-batch, told from two others, are those that are traced."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from benchmarks.pipeline_models import gpt, moe, wide_resnet
+from ir import digest
+from planner.pipeline.cut.opened_loss import cut_of, opened
+from planner.pipeline.cut.scaled import Sample, Samples, Size, scaled_stage
+from planner.pipeline.cut.stage_steps import RECOMPUTE
+from planner.pipeline.cut.stage_training_step import stage_training_step
+from tests.helpers_exhaustive import usual
+
+BATCH, WIDTH = 32, 8
+COUNTS = (2, 4, 8, 32)
+
+
+def chain(middle):
+    """Layers around a function of the values between them; a loss, parameters and batch."""
+
+    def loss(params, batch):
+        x = jnp.tanh(batch["x"] @ params[0])
+        x = jnp.tanh(middle(x) @ params[1])
+        return jnp.mean((x @ params[2]) ** 2)
+
+    square = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)
+    return loss, [square] * 3, {"x": jax.ShapeDtypeStruct((BATCH, WIDTH), jnp.float32)}
+
+
+def runs(case, count, kind):
+    """The loss at a size, cut at every place of the largest."""
+    loss, params, batch = case
+
+    def at(count):
+        return opened(
+            loss, params, batch, optax.adam(1e-3), microbatches=count, loss_reduction="mean"
+        )
+
+    first = at(COUNTS[0])
+    places = (0, *first.chain.places(), len(first.chain.slots))
+    made = at(count)
+    return made, cut_of(made, places, (kind,) * (len(places) - 1))
+
+
+def traced_at(case, kind="none"):
+    """Number of stages that are traced at each size; others are those that tracing gives."""
+    samples, found = Samples(), dict[int, int]()
+    for count in COUNTS:
+        made, cut = runs(case, count, kind)
+        traced = []
+
+        def trace(made, cut, s, traced=traced):
+            traced.append(s)
+            stage = stage_training_step(made, cut, s, optax.adam(1e-3))
+            return stage, digest(stage.traced.graph)
+
+        stages = range(len(cut.stages))
+        told = [samples.stage(made, cut, s, (s, kind), trace) for s in stages]
+        found[count] = len(traced)
+        for s, (stage, name) in enumerate(told):
+            assert name == digest(stage.traced.graph)
+            assert s in traced or name == trace(made, cut, s)[1]
+    return found
+
+
+MODELS = {
+    "GPT": lambda: gpt(2, 64, 128, 16, BATCH),
+    "mixture of experts": lambda: moe(2, 64, 4, BATCH),
+    "convolutions": lambda: wide_resnet(4, BATCH, 32),
+}
+
+
+EACH = [(model, kind) for model in MODELS for kind in RECOMPUTE]
+
+
+@pytest.mark.parametrize("one", usual(EACH, [("GPT", "selective")]))
+def test_two_sizes_tell_the_others(one: tuple[str, str]) -> None:
+    model, kind = one
+    found = traced_at(MODELS[model](), kind)
+    assert found[8] == 0
+    assert found[32] == found[2] > 0  # single examples
+
+
+def two_ways(x):
+    return jnp.tanh(x) if len(x) > 4 else jnp.sin(x)  # 4 in each of 8 micro-batches
+
+
+def squares(x):
+    return x * jnp.sum(jnp.tile((x @ x.T).reshape(-1), 2))
+
+
+REFUSED = {
+    "another program below a size": two_ways,
+    "dimensions that are squares": squares,
+    "a reciprocal": lambda x: x * (1.0 / len(x)),
+    "an array of its size": lambda x: x + np.arange(len(x), dtype=np.float32)[:, None],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_two_sizes_do_not_tell_is_traced(name: str) -> None:
+    assert traced_at(chain(REFUSED[name]))[8] > 0
+
+
+def test_a_chain_is_told() -> None:
+    assert traced_at(chain(jnp.tanh))[8] == 0
+
+
+def test_single_examples_tell_nothing() -> None:
+    case, made = chain(jnp.tanh), []
+    for count in (16, 32, 8):
+        loss, cut = runs(case, count, "none")
+        stage = stage_training_step(loss, cut, 1, optax.adam(1e-3))
+        made.append(Sample(Size(count, BATCH // count), cut.outline(1), stage))
+    assert scaled_stage(made[0], made[1], made[2].size, made[2].outline) is None
