@@ -9,6 +9,7 @@ order of k copies of each token, that is one round:
 
 all-to-alls of exactly the M / n rows of a device. Rows that are looked up more often than others
 take as many more rounds as the busiest holder has times its share; the price has none of these.
+Blocks of a table with lookups of their own go in the same exchange.
 
 Emission: `planner.emit.exchanged_rows`.
 
@@ -54,12 +55,17 @@ class RowExchange:
     ) -> None:
         table, rows = operands[0], operands[2] if len(operands) > 2 else node.outputs[0]
         self.n = np.asarray(ways.get(EXCHANGE, 1.0), dtype=np.float64)
-        width: Floats = np.full(self.n.shape, math.prod(table.shape[1:]) * item_bytes(table.dtype))
-        for d in range(1, table.rank):
+        lead = operands[1].rank - 1  # dimensions before those of a row, of blocks among them
+        wide = math.prod(table.shape[lead:]) * item_bytes(table.dtype)
+        width: Floats = np.full(self.n.shape, wide)
+        for d in range(lead, table.rank):
             width = width / np.asarray(ways.get(f"w{d}", 1.0), dtype=np.float64)
         self.exchanges = self.n > 1.0
-        self.numbers = rows.shape[0] / self.n * _WORD
-        self.rows = rows.shape[0] / self.n * width
+        count = math.prod(rows.shape[:lead]) / self.n
+        for name in ("i0", "b0") if lead > 1 else ():  # blocks, of lookups and of additions
+            count = count / np.asarray(ways.get(name, 1.0), dtype=np.float64)
+        self.numbers = count * _WORD
+        self.rows = count * width
 
     def seconds(self, compute: ComputeModel) -> Floats:
         """Seconds of compute beside a lookup of as many rows on one device."""

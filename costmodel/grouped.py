@@ -31,6 +31,9 @@ fewest of these has
 
 of its rows in them (within 0.1, `tests/costmodel/test_grouped.py`): 0.39 on 8 devices, none on 32.
 
+Blocks of rows with sizes of their own are products one after the other, of which a device has its
+share; they fetch the matrices that they lack each for itself.
+
 Emission: `planner.emit.grouped`.
 
 Source: aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0), timings of TensorRT-LLM's experts, whose
@@ -45,7 +48,7 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ir import GROUPS, NEAR, ROWS, TILES_AT_ONCE, GroupedSizes
+from ir import BLOCKS, GROUPS, NEAR, ROWS, TILES_AT_ONCE, GroupedSizes
 
 from .attention_blocks import Exchange, Hops
 from .cluster import IMBALANCE
@@ -124,6 +127,8 @@ class GroupedWork:
         most = np.floor(self.rows / self.tile) + np.minimum(self.groups, self.rows)
         self.matrices = self.groups * self.depth * self.width  # elements of a device
         self.at_once = np.minimum(float(TILES_AT_ONCE), most)
+        blocks = np.asarray(ways.get(BLOCKS, 1.0), dtype=np.float64)
+        self.blocks = max(sizes.blocks, 1) / np.broadcast_to(blocks, self.rows.shape)
         self.is_empty = min(sizes.rows, sizes.groups, sizes.depth, sizes.width) == 0
 
     def seconds(self, compute: ComputeModel) -> Floats:
@@ -132,11 +137,12 @@ class GroupedWork:
             return np.zeros_like(self.tiles)
         product = compute.gemm_s(*self._product(), self.dtype)
         steps = np.maximum(np.ceil(self.tiles / self.at_once), 1.0 + self.near)
-        return product + compute.memory_s(self._moved()) + steps * _KERNELS * compute.launch_s
+        moved_s = compute.memory_s(self._moved())
+        return self.blocks * (product + moved_s + steps * _KERNELS * compute.launch_s)
 
     def exchange(self, compute: ComputeModel, hops: Hops) -> Exchange:
         """All-to-alls of one run."""
-        count = np.where(self.near & (not self.is_empty), 1.0, 0.0)
+        count = np.where(self.near & (not self.is_empty), self.blocks, 0.0)
         item = _SUM if self.contracts_rows else self.item
         matrix = count * self.depth * self.width * item
         full, first = matrix * self.fetched, matrix * np.minimum(self.fetched, self.room)

@@ -79,6 +79,7 @@ from .ops.cumulative import CUMULATIVE as CUMULATIVE
 from .ops.cumulative import RUNNING as RUNNING
 from .ops.gather import EXCHANGE as EXCHANGE
 from .ops.gather import EXCHANGED as EXCHANGED
+from .ops.grouped import BLOCKS as BLOCKS
 from .ops.grouped import GROUPED as GROUPED
 from .ops.grouped import GROUPS as GROUPS
 from .ops.grouped import NEAR as NEAR
@@ -87,6 +88,7 @@ from .ops.grouped import TILE_STEPS as TILE_STEPS
 from .ops.grouped import TILES_AT_ONCE as TILES_AT_ONCE
 from .ops.grouped import GroupedSizes as GroupedSizes
 from .ops.grouped import grouped_sizes as grouped_sizes
+from .ops.grouped import of_one_block as of_one_block
 from .ops.linalg import FFT as FFT
 from .ops.linalg import PENCILS as PENCILS
 from .ops.mapped import COLLECTIVE_DIMS as COLLECTIVE_DIMS
@@ -98,6 +100,7 @@ from .ops.mapped import mapped_axes as mapped_axes
 from .ops.mapped import part_name as part_name
 from .ops.numeric import numpy_dtype as numpy_dtype
 from .ops.scaled import SCALED as SCALED
+from .ops.scatter import moves_rows as moves_rows
 from .ops.shift import SHIFT as SHIFT
 from .ops.sliding import Slide as Slide
 from .passing import factor_marks as factor_marks

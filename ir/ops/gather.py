@@ -13,7 +13,8 @@ The sum over the shards is the result.
 
 Where the result has n k rows of n rows of a table, as that of tokens brought into the order of
 their experts, the joint factor `exchange` splits both alike: devices ask the holders of their rows
-for these, and get them in one exchange. So do rows that are added to a table, `scatter.py`.
+for these, and get them in one exchange. So do rows that are added to a table, `scatter.py`. Tables
+may be in blocks, [b, n, ...] with lookups [b, n k]: devices that split blocks exchange nothing.
 """
 
 from __future__ import annotations
@@ -85,32 +86,55 @@ def _gather(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
     whole = {name for name in (*at_operand, *at_result) if name[0] in "xy"} | {"index"}
     kinds |= dict.fromkeys(whole, "whole")
     spec = build_spec(operands, [at_operand, at_indices], results, [at_result], kinds)
-    moved = numbers.start_index_map, numbers.collapsed_slice_dims, numbers.offset_dims
-    return exchanged(spec, operand, indices, results[0], moved)
+    return exchanged(spec, operand, indices, results[0], moved_by(numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Dimensions of a lookup of rows in a table, or of what adds rows to it.
+
+    indexed: of the table; gone: those of the table without a place in a row; kept: of rows, those
+    that are dimensions of the table; blocks: of the table and of the indices.
+    """
+
+    indexed: tuple[int, ...]
+    gone: tuple[int, ...]
+    kept: tuple[int, ...]
+    blocks: tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def moved_by(numbers: GatherNumbers) -> Moved:
+    """What the dimensions of a lookup are."""
+    return Moved(
+        numbers.start_index_map, numbers.collapsed_slice_dims, numbers.offset_dims,
+        (numbers.operand_batching_dims, numbers.start_indices_batching_dims),
+    )  # fmt: skip
 
 
 def exchanged(
-    spec: FactorSpec, table: TensorType, indices: TensorType, rows: TensorType,
-    numbers: tuple[tuple[int, ...], ...],
-) -> FactorSpec:  # fmt: skip
+    spec: FactorSpec, table: TensorType, indices: TensorType, rows: TensorType, moved: Moved
+) -> FactorSpec:
     """The spec with the joint factor of rows that devices exchange, if the lookup has that form.
 
     Args:
         spec: of a lookup of rows in a table, or of what adds rows to it.
-        table: its type, [n, ...].
-        indices: their type, [n k, 1].
-        rows: their type, [n k, ...].
-        numbers: indexed dimensions of the table, those without a place in a row, and dimensions of
-            rows that are dimensions of the table.
+        table: its type, [n, ...] or [b, n, ...].
+        indices: their type, [n k, 1] or [b, n k, 1].
+        rows: their type, [n k, ...] or [b, n k, ...].
+        moved: what their dimensions are.
     """
-    form = (0,), (0,), tuple(range(1, table.rank))
+    lead = len(moved.blocks[0])
+    each = tuple(range(lead))
+    form = Moved((lead,), (lead,), tuple(range(lead + 1, table.rank)), (each, each))
     known = dtype_kind(table.dtype) in ("int", "float") and table.nbytes >= table.size
-    if not known or table.rank < 2 or indices.rank != 2 or numbers != form:
+    if not known or lead > 1 or indices.rank != lead + 2 or moved != form:
         return spec
-    count = table.shape[0]
-    if count < 2 or rows.shape[0] % count or not rows.size or table.shape[1:] != rows.shape[1:]:
+    count = table.shape[lead]
+    if count < 2 or rows.shape[lead] % count or not rows.size or table.rank < lead + 2:
         return spec
-    joint = ((EXCHANGE, (SUMMED, "i0")),)
+    if table.shape[lead + 1 :] != rows.shape[lead + 1 :]:
+        return spec
+    joint = ((EXCHANGE, (SUMMED, f"i{lead}")),)
     return replace(spec, sizes=(*spec.sizes, (EXCHANGE, count)), joint=joint)
 
 

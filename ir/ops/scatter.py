@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 
 from ..factors import FactorSpec
+from ..graph import Node
 from ..opdef import Attributes, FactorRule, OpDef, Types
 from ..types import dtype_kind
 from .build import NUMBERS, build_spec, fields, ints, linear_in, names
-from .gather import exchanged, windows
+from .gather import GatherNumbers, Moved, exchanged, moved_by, windows
 
 SCATTERED = "v"
 
@@ -56,6 +57,31 @@ class ScatterNumbers:
         """Operand dimensions that updates cover, in the order of `update_window_dims`."""
         gone = (*self.inserted_window_dims, *self.operand_batching_dims)
         return [i for i in range(rank) if i not in gone]
+
+
+def _moved(numbers: ScatterNumbers) -> Moved:
+    return Moved(
+        numbers.scatter_dims_to_operand_dims, numbers.inserted_window_dims,
+        numbers.update_window_dims,
+        (numbers.operand_batching_dims, numbers.scatter_indices_batching_dims),
+    )  # fmt: skip
+
+
+def moves_rows(node: Node, operands: Types) -> bool:
+    """Whether an op looks rows of a table up by their numbers, or adds rows to those of a table.
+
+    Args:
+        node: a gather or a scatter.
+        operands: their types: table [n, ...], numbers [m, 1] and, of a scatter, rows [m, ...].
+    """
+    attrs, (table, indices) = dict(node.attrs), operands[:2]
+    found = (
+        moved_by(GatherNumbers.of(attrs)) if len(operands) < 3 else _moved(ScatterNumbers.of(attrs))
+    )
+    rows = operands[2] if len(operands) > 2 else node.outputs[0]
+    form = Moved((0,), (0,), tuple(range(1, table.rank)), ((), ()))
+    whole = table.rank > 0 and rows.shape[1:] == table.shape[1:]
+    return found == form and indices.rank == 2 and whole
 
 
 def _scatter(adds: bool, combined: bool) -> FactorRule:
@@ -96,8 +122,7 @@ def _scatter(adds: bool, combined: bool) -> FactorRule:
         spec = build_spec(operands, dims, results, [at_operand], kinds)
         if not combined:
             return spec
-        moved = scattered, numbers.inserted_window_dims, numbers.update_window_dims
-        return exchanged(spec, operand, indices, updates, moved)
+        return exchanged(spec, operand, indices, updates, _moved(numbers))
 
     return rule
 

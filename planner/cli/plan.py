@@ -128,6 +128,10 @@ NoSequenceOrder = Annotated[
     bool,
     typer.Option("--no-sequence-order", help="Keep no sequence in zigzag between layers."),
 ]
+NoSortInBlocks = Annotated[
+    bool,
+    typer.Option("--no-sort-in-blocks", help="Sort rows of experts all together."),
+]
 SubstitutionsText = Annotated[
     str | None,
     typer.Option(
@@ -221,6 +225,7 @@ def plan_command(
     no_substitutions: NoSubstitutions = False,
     no_padding: NoPadding = False,
     no_sequence_order: NoSequenceOrder = False,
+    no_sort_in_blocks: NoSortInBlocks = False,
     no_cache: NoCache = False,
     sweep_texts: SweepTexts = None,
     jobs: Jobs = None,
@@ -253,6 +258,7 @@ def plan_command(
         "substitutions": wishes.substitutions(substitutions, off=no_substitutions),
         "padding": False if no_padding else None,
         "sequence_order": False if no_sequence_order else None,
+        "sort_in_blocks": False if no_sort_in_blocks else None,
         "cache": False if no_cache else None,
     }
     given = {name: value for name, value in given.items() if value is not None}

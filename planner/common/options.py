@@ -66,6 +66,8 @@ class Options:
         its plan becomes faster; arguments and results keep their shapes.
     sequence_order: whether a causal sequence may be in zigzag from the batch to the loss,
         where that is faster.
+    sort_in_blocks: whether rows that are sorted for grouped products may be sorted within blocks of
+        rows, where that is faster.
     offload: whether values may be kept in the memory of the host, on devices whose link to it is
         known: "auto" keeps there what the program sends there (a `jax.checkpoint` policy that
         offloads), where `recompute` chooses stacks of loops whose copies compute hides, and, where
@@ -99,6 +101,7 @@ class Options:
     recompute: str = "auto"
     padding: bool = True
     sequence_order: bool = True
+    sort_in_blocks: bool = True
     offload: str = "auto"
     imbalance: float = IMBALANCE
     attention: str = "auto"
@@ -123,6 +126,7 @@ class Options:
         _check_flag("overlap", self.overlap)
         _check_flag("padding", self.padding)
         _check_flag("sequence_order", self.sequence_order)
+        _check_flag("sort_in_blocks", self.sort_in_blocks)
         _check_flag("collective_matmul", self.collective_matmul)
         if not isinstance(self.substitutions, bool) and self.substitutions not in WORTHS:
             raise _bad(
@@ -239,6 +243,7 @@ _EXAMPLES = {
     "shardings": "'warn' to plan without what the program is written with, or 'pin'",
     "padding": "False to leave all sizes as they are",
     "sequence_order": "False to leave all sequences as they are",
+    "sort_in_blocks": "False to sort all rows together",
     "recompute": "'auto' to have it chosen",
     "imbalance": "0 for equal groups",
     "offload": "'never' to keep everything on the devices",

@@ -14,7 +14,8 @@ product adds as NaN. XLA itself makes of a gradient for the
 matrices one dense product of all rows for each group, and of the other products too where cuDNN
 has no kernel: groups times the work, and groups times the rows in memory.
 
-Where rows and groups are split alike: `near_groups`.
+Where rows and groups are split alike: `near_groups`. Blocks of rows with sizes of their own run one
+after the other.
 
 Source of tiles: Gale et al., MegaBlocks, arXiv:2211.15841.
 """
@@ -22,12 +23,13 @@ Source of tiles: Gale et al., MegaBlocks, arXiv:2211.15841.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
-from ir import NEAR, grouped_sizes
+from ir import NEAR, GroupedSizes, TensorType, grouped_sizes, of_one_block
 from ir.evaluate import bind
 
 from .attention_blocks import Note
@@ -51,6 +53,8 @@ def grouped(op: LocalOp, operands: Sequence[Array], note: Note) -> list[Array]:
     result = op.local_results[0]
     if sizes is None:
         return bind(op.binding, operands, op.params)
+    if sizes.blocks and all(x.size for x in operands):
+        return [_in_blocks(op, sizes, operands, note)]
     if not all(x.size for x in operands) or 0 in result.shape:
         return [jnp.zeros(result.shape, result.dtype)]
     lhs, rhs, counts = operands
@@ -75,3 +79,46 @@ def grouped(op: LocalOp, operands: Sequence[Array], note: Note) -> list[Array]:
         sums = jnp.zeros(result.shape, products.sum_type)
         return [products.gradient(tiles, lhs, rhs, sums).astype(result.dtype)]
     return [products.rows(tiles, lhs, rhs, jnp.zeros(result.shape, result.dtype))]
+
+
+def _in_blocks(op: LocalOp, sizes: GroupedSizes, operands: Sequence[Array], note: Note) -> Array:
+    """A product of this device's blocks."""
+    lhs, rhs, counts = operands
+    many, blocks, result = sizes.contracts_rows, lhs.shape[0], op.local_results[0]
+    one = _of_one_block(op, sizes, blocks)
+    if blocks == 1:
+        (found,) = grouped(one, (lhs[0], rhs[0] if many else rhs, counts[0]), note)
+        return (found if many else found[None]).astype(result.dtype)
+
+    def step(total: Array, block: tuple[Array, ...]) -> tuple[Array, Array]:
+        rows, *right, sizes_here = block
+        (found,) = grouped(one, (rows, right[0] if many else rhs, sizes_here), note)
+        return (total + found, ()) if many else (total, found)
+
+    wide = jnp.zeros(result.shape, one.node.outputs[0].dtype) if many else ()
+    total, each = lax.scan(step, wide, (lhs, rhs, counts) if many else (lhs, counts))
+    return total.astype(result.dtype) if many else each
+
+
+def _of_one_block(op: LocalOp, sizes: GroupedSizes, blocks: int) -> LocalOp:
+    """The product of one of a device's blocks; sums of several are in a wide type."""
+    many, out = sizes.contracts_rows, op.node.outputs[0]
+    lead = (True, many, True)  # operands with a dimension of blocks
+    wide = str(jnp.promote_types(out.dtype, jnp.float32)) if many else out.dtype
+    outputs = TensorType(out.shape if many else out.shape[1:], wide)
+    states = op.strategy.results[0]
+    strategy = replace(
+        op.strategy,
+        operands=tuple(
+            replace(s, dims=s.dims[1:]) if cut else s
+            for s, cut in zip(op.strategy.operands, lead, strict=True)
+        ),
+        results=(states if many else replace(states, dims=states.dims[1:]),),
+    )
+    operands = tuple(
+        TensorType(t.shape[1:], t.dtype) if cut else t
+        for t, cut in zip(op.operands, lead, strict=True)
+    )
+    attrs = tuple(sorted(of_one_block(dict(op.node.attrs)).items()))
+    node = replace(op.node, attrs=attrs, outputs=(outputs,))
+    return replace(op, node=node, operands=operands, strategy=strategy, count=op.count * blocks)

@@ -6,6 +6,7 @@ compiled without meeting a name, place or number that its own graph and mesh do 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterable
 
@@ -54,6 +55,7 @@ def check_program(program: ProgramPlan, where: str) -> None:
         _check_substitutions(program)
         _check_padded(program)
         _check_ordered(program)
+        _check_blocks(program)
         _check_arguments(program, graph)
         _check_ends(decisions, graph)
         _check_wishes(program, flat, decisions)
@@ -131,6 +133,12 @@ def _check_ordered(program: ProgramPlan) -> None:
     for row in program.ordered:
         if row.parts < 2 or row.was % (2 * row.parts):
             raise IRError(f"it orders a sequence of {row.was} in {row.parts} parts")
+
+
+def _check_blocks(program: ProgramPlan) -> None:
+    devices = math.prod(size for _, size in program.mesh)
+    if program.sorted_blocks == 1 or (program.sorted_blocks and devices % program.sorted_blocks):
+        raise IRError(f"it sorts rows within {program.sorted_blocks} blocks on {devices} devices")
 
 
 def _check_arguments(program: ProgramPlan, graph: Graph) -> None:

@@ -150,6 +150,10 @@ def _program(
         lines.append(f"  rewritten    {rewrites_text(program)}")
     if program.padded:
         lines.append(f"  padded       inside the program, {padded_text(program.padded)}")
+    if program.sorted_blocks:
+        lines.append(
+            f"  sorted       rows of experts within {program.sorted_blocks} blocks of tokens"
+        )
     for row in program.ordered:
         lines.append(
             f"  ordered      sequences of {row.was:,} in zigzag over {row.parts} devices, from the "

@@ -113,7 +113,7 @@ class PaddedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_l
 
 
 class OrderedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """A causal sequence that is in the order of zigzag, in the program with `padded`.
+    """A causal sequence that is in the order of zigzag, in the program with `sorted_blocks`.
 
     place, number, dim: body, number of a value in it, dimension.
     was: its elements.
@@ -195,6 +195,7 @@ class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     recomputed: tuple[RecomputedRow, ...] | None = None
     padded: tuple[PaddedRow, ...] = ()  # dimensions that do not divide, in order
     ordered: tuple[OrderedRow, ...] = ()  # causal sequences in the order of zigzag
+    sorted_blocks: Position = 0  # within which rows are sorted, in the program with `padded`; or 0
     # whether what the program sends to the host's memory may be there, and how much of it is, for
     # each device
     offload: Annotated[str, Meta(pattern="^(auto|never)$")] = "never"

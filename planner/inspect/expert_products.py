@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from ir import GROUPED, GROUPS, NEAR, ROWS, FactorSpec, Mesh, Strategy
+from ir import BLOCKS, GROUPED, GROUPS, NEAR, ROWS, FactorSpec, Mesh, Strategy
 from ir.analysis import FlatProgram, Kinds
 
 EXPERTS: Final = "experts"
@@ -30,7 +30,7 @@ def words_of(flat: FlatProgram, i: int, spec: FactorSpec, kinds: Kinds) -> Mappi
     """
     op = flat.ops[i]
     if op.node.op == GROUPED and GROUPS in spec.names:
-        known = {ROWS: TOKENS, GROUPS: EXPERTS, NEAR: BOTH}
+        known = {BLOCKS: TOKENS, ROWS: TOKENS, GROUPS: EXPERTS, NEAR: BOTH}
         return {name: known.get(name, FEATURES) for name in spec.names}
     if op.node.op != "dot_general":
         return {}

@@ -20,6 +20,7 @@ from ..sharding.ordering.rows import as_ordered
 from ..sharding.padding.rows import as_padded
 from ..sharding.recompute.variants import as_planned
 from ..sharding.rewrite.replay import as_rewritten
+from ..sharding.sorted_rows.rows import as_blocked
 from ..sharding.written_attention import as_attended
 from ..training.step_call import step_for
 
@@ -47,6 +48,7 @@ def bound_program(
     traced = _with_state(traced, program)
     traced = as_planned(traced, program.recomputed, program.hosted, program.host_states)
     traced = as_padded(traced, program.padded, analysed.where)
+    traced = as_blocked(traced, program.sorted_blocks, analysed.where)
     traced = as_ordered(traced, program.ordered, analysed.where)
     if program.substitutions:
         traced = as_rewritten(traced, program, analysed.where, hint)

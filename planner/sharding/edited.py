@@ -25,7 +25,15 @@ def as_edited(known: Searched, found: Searched, **rows: Any) -> Searched:
     stop = Stop.GAP.name if program.stop == Stop.OPTIMAL.name and not proved else program.stop
     earlier = {
         name: getattr(before, name)
-        for name in ("baselines", "recomputed", "hosted", "host_states", "padded", "ordered")
+        for name in (
+            "baselines",
+            "recomputed",
+            "hosted",
+            "host_states",
+            "padded",
+            "ordered",
+            "sorted_blocks",
+        )
     }
     whole = msgspec.structs.replace(
         program, lower_bound_s=bound_s, stop=stop, **{**earlier, **rows}

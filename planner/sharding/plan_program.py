@@ -50,6 +50,8 @@ from .search.found_to_file import idle_axes, outcome
 from .search.over_meshes import Search, SearchOutcome, limit_of
 from .search.stored_plans import plan_key, store_plan, stored_plan
 from .searched import Searched
+from .sorted_rows.plan import with_blocks
+from .sorted_rows.rows import as_blocked
 from .wished import with_asked
 
 ROUNDING = 1e-9  # relative: a bound that is a step less its least gain
@@ -140,6 +142,7 @@ def plan_one(
         )  # fmt: skip
     known = Searched(_as_chosen(chosen.found.plan, chosen), chosen.found.outcome)
     known, whole = with_padding(known, chosen.variant.traced, request, search, pricer)
+    known, whole = with_blocks(known, whole, request, search, pricer)
     known, whole = with_order(known, whole, request, search, pricer)
     plan, best = known.plan, known.outcome.best
     near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
@@ -207,6 +210,7 @@ def _stored(memory: Memory, key: str, traced: Traced) -> PlannedProgram | None:
         return None
     traced = as_planned(traced, known.recomputed, known.hosted, known.host_states)
     traced = as_padded(traced, known.padded, "plan store")
+    traced = as_blocked(traced, known.sorted_blocks, "plan store")
     traced = as_ordered(traced, known.ordered, "plan store")
     program = stored_plan(memory, key, traced.text, digest(traced.graph))
     if program is None:
@@ -263,7 +267,7 @@ def _rewritten(
                     other.program, baselines=program.baselines, substitutions=rows,
                     traced_digest=digest(traced.graph), recomputed=program.recomputed,
                     padded=program.padded, ordered=program.ordered, hosted=program.hosted,
-                    host_states=program.host_states,
+                    sorted_blocks=program.sorted_blocks, host_states=program.host_states,
                 )  # fmt: skip
                 better = replace(other, program=whole)
     now = time.monotonic()

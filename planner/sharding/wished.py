@@ -50,7 +50,7 @@ def with_asked(
     options = pinned_options(options, ranks, [*asked, *mapped], machine.num_devices)
     inside = pinned and any(one.place.mesh for one in asked_inside(graph))
     if inside or mapped:
-        options = replace(options, padding=False, sequence_order=False)
+        options = replace(options, padding=False, sequence_order=False, sort_in_blocks=False)
     if options.substitutions and (inside or mapped):
         options = replace(options, substitutions=False)
         why = "shardings inside it are pins" if inside else "it has a shard_map"

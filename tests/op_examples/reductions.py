@@ -38,6 +38,8 @@ def _products() -> list[Example]:
     bf16 = jnp.bfloat16
     ragged = (normal(6, 4), normal(2, 4, 8), np.array([2, 3], np.int32))
     by_rows = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
+    in_blocks = lax.RaggedDotDimensionNumbers((((2,), (1,)), ((), ())), (1,), (0,))
+    by_blocks_of_rows = lax.RaggedDotDimensionNumbers((((0, 1), (0, 1)), ((), ())), (1,), ())
     return [
         Example("dot_general", jnp.matmul, (normal(4, 6), normal(6, 2))),
         Example("dot_general", jnp.matmul, (whole(4, 6), whole(6, 2)), "int"),
@@ -64,6 +66,18 @@ def _products() -> list[Example]:
             lambda x, y, sizes: lax.ragged_dot_general(x, y, sizes, by_rows),
             (normal(6, 4), normal(6, 8), np.array([2, 4], np.int32)),
             "ragged contraction",
+        ),
+        Example(
+            "ragged_dot_general",
+            lambda x, y, sizes: lax.ragged_dot_general(x, y, sizes, in_blocks),
+            (normal(2, 6, 4), normal(2, 4, 8), np.array([[2, 3], [6, 0]], np.int32)),
+            "blocks",
+        ),
+        Example(
+            "ragged_dot_general",
+            lambda x, y, sizes: lax.ragged_dot_general(x, y, sizes, by_blocks_of_rows),
+            (normal(2, 6, 4), normal(2, 6, 8), np.array([[2, 4], [1, 3]], np.int32)),
+            "contraction of blocks",
         ),
     ]
 

@@ -45,6 +45,11 @@ def edits(program: ProgramPlan) -> Iterator[Edit]:
             f"pads {count} dimension{'s' * (count > 1)} that do not divide or differ by borders",
             "padding=False (--no-padding)",
         )
+    if program.sorted_blocks:
+        yield Edit(
+            f"sorts rows of experts within {program.sorted_blocks} blocks",
+            "sort_in_blocks=False (--no-sort-in-blocks)",
+        )
     if program.ordered:
         yield Edit(
             "keeps causal sequences in the order of zigzag",
