@@ -53,9 +53,10 @@ class RowExchange:
     def __init__(
         self, node: Node, operands: tuple[TensorType, ...], ways: Mapping[str, Floats]
     ) -> None:
-        table, rows = operands[0], operands[2] if len(operands) > 2 else node.outputs[0]
+        table, indices, *added = operands
+        rows = added[0] if added else node.outputs[0]
         self.n = np.asarray(ways.get(EXCHANGE, 1.0), dtype=np.float64)
-        lead = operands[1].rank - 1  # dimensions before those of a row, of blocks among them
+        lead = indices.rank - 1  # dimensions before those of a row, of blocks among them
         wide = math.prod(table.shape[lead:]) * item_bytes(table.dtype)
         width: Floats = np.full(self.n.shape, wide)
         for d in range(lead, table.rank):

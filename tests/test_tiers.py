@@ -74,6 +74,7 @@ PLANNER_FRONT: tuple[str, ...] = (
     *("planner/sharding/ordering/nodes.py", "planner/sharding/padding/moved_nodes.py"),
     "planner/sharding/padding/nodes.py",
     "planner/sharding/rewrite/retrace.py",
+    "planner/sharding/sorted_rows/nodes.py",
 )
 
 MAX_LINES = 400
@@ -175,6 +176,8 @@ BASIC: tuple[str, ...] = (
     *("planner/sharding/ordering/nodes.py", "planner/sharding/padding/moved_nodes.py"),
     "planner/sharding/padding/nodes.py",
     "planner/sharding/rewrite/retrace.py",
+    "planner/sharding/sorted_rows/nodes.py",
+    "planner/sharding/sorted_rows/pointwise.py",
     "planner/solver/exact/highs.py",
     "planner/solver/numba_jit.py",
     "planner/training/custom_derivatives.py",

@@ -139,7 +139,7 @@ class _Scope(RegionForms[_Whole]):
         if isinstance(v, Literal):
             return None
         flat = self.whole.known.flat.names.get((self.place, v - self.draft.first))
-        return None if flat is None else self.whole.known.of(flat)
+        return None if flat is None else self.whole.known.values.of(flat)
 
     def run(self, i: int, item: Item) -> None:
         """Writes a node of the body."""

@@ -22,54 +22,18 @@ from typing import Final
 
 import numpy as np
 
-from ir import GROUPED, Graph, Literal, Node, grouped_sizes, lookup, moves_rows
-from ir.analysis import FlatOp, Place, Specs, flatten
-from ir.analysis.flat_program import Link, operand_types
-from ir.factors import REDUCED
-from ir.types import dtype_kind
+from ir import GROUPED, Graph, Node, dtype_kind, grouped_sizes, lookup, moves_rows
+from ir.analysis import FlatOp, Link, Place, Specs, flatten, operand_types
 
 from . import pointwise
+from .order_values import MOST_GROUPS, Counts, Known, Sorted, Values
 from .pointwise import Pointwise
 from .value_numbers import ValueNumbers
 
-MOST_GROUPS: Final = 1024  # of which counts are recognised
 _ALIKE: Final = (
     "broadcast_in_dim", "dot_general", "expand_dims", "reduce_max", "reduce_min", "reduce_sum",
     "reshape", "squeeze", "transpose",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Sorted:
-    """Rows in an order, or places in it.
-
-    root: the sort, through all loops that its order passes.
-    order, key: the order and the numbers that were sorted, in this iteration of these loops.
-    dim: dimension of the rows; -1 for places.
-    lifted: dimensions of stacks before it.
-    """
-
-    root: Hashable
-    order: Hashable
-    key: Hashable
-    dim: int
-    lifted: int = 0
-
-    @property
-    def source(self) -> Hashable:
-        """What whole numbers among them are functions of."""
-        return ("places", self.order) if self.dim < 0 else self.order
-
-
-@dataclass(frozen=True)
-class Counts:
-    """How many rows each group has, by the numbers that are sorted."""
-
-    key: Hashable
-    lifted: int = 0
-
-
-Known = Sorted | Counts | None
 
 
 @dataclass(frozen=True)
@@ -105,7 +69,6 @@ class Orders:
     rows: root of an order -> number of rows.
     sites: flat number of an op -> what it is.
     counts: the same, of ops that count the rows of groups -> flat number of the sorted numbers.
-    known: of values.
     bad: roots of orders that are kept.
     """
 
@@ -113,9 +76,7 @@ class Orders:
     rows: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
     sites: dict[int, Site] = field(default_factory=dict[int, Site])
     counts: dict[int, int] = field(default_factory=dict[int, int])
-    known: dict[int, Known] = field(default_factory=dict[int, Known])
     bad: set[Hashable] = field(default_factory=set[Hashable])
-    pointwise: dict[int, Pointwise | None] = field(default_factory=dict[int, Pointwise | None])
 
     def __post_init__(self) -> None:
         self.flat = flatten(self.graph)
@@ -123,15 +84,16 @@ class Orders:
         self.op_at: dict[Place, int] = {op.place: i for i, op in enumerate(self.flat.ops)}
         self.numbers = ValueNumbers(self.flat)
         sorts = [op for op in self.flat.ops if _sorts(op)]
-        made = {self._number(v) for op in sorts for v in op.outputs}
-        self.keys = {self._number(op.inputs[0]) for op in sorts} - made
-        if not self.keys:
+        made = {self.numbers.of(v) for op in sorts for v in op.outputs}
+        keys = {self.numbers.of(op.inputs[0]) for op in sorts} - made
+        self.values = Values(self.flat, self.numbers, keys)
+        if not keys:
             return
         for i, op in enumerate(self.flat.ops):
             self._op(i, op)
         for link in self.flat.links:
             self._leaves(link)
-        self._keep(self.of(v) for v in self.flat.outputs)
+        self._keep(self.values.of(v) for v in self.flat.outputs)
 
     def good(self, blocks: int) -> frozenset[Hashable]:
         """Roots of the orders that may be in blocks and have grouped products."""
@@ -142,70 +104,11 @@ class Orders:
 
     # --- values ------------------------------------------------------------------------------
 
-    def of(self, v: int | Literal) -> Known:
-        """What a value is."""
-        if isinstance(v, Literal):
-            return None
-        if v not in self.known:
-            self.known[v] = self._entered(v)
-        return self.known[v]
-
-    def _entered(self, v: int) -> Known:
-        """What a port is, by what enters it."""
-        if v in self.flat.stacked:
-            port = self.of(self.flat.stacked[v])
-            return None if port is None else replace(port, lifted=port.lifted + 1)
-        link = self.numbers.only_link(v)
-        if link is None:
-            return None
-        found = self.of(link.source)
-        if found is None or not link.lift:
-            return found
-        if not found.lifted:
-            return None  # a row at a time: `_leaves` keeps the order
-        sliced = self.numbers.sliced(found.key, link.site.place)
-        if isinstance(found, Counts):
-            return Counts(sliced, found.lifted - 1)
-        order = self.numbers.sliced(found.order, link.site.place)
-        return replace(found, key=sliced, order=order, lifted=found.lifted - 1)
-
     def _leaves(self, link: Link) -> None:
         """Keeps an order that a loop carries, or that it takes a row at a time."""
-        found = self.of(link.source)
-        if isinstance(found, Sorted) and self.of(link.target) is None:
+        found = self.values.of(link.source)
+        if isinstance(found, Sorted) and self.values.of(link.target) is None:
             self.bad.add(found.root)
-
-    def _function(self, v: int | Literal) -> Pointwise | None:
-        """A value as a function of the numbers that are sorted, or of an order."""
-        if isinstance(v, Literal):
-            return pointwise.of_literal(v)
-        if v not in self.pointwise:
-            self.pointwise[v] = self._entering_function(v)
-        return self.pointwise[v]
-
-    def _entering_function(self, v: int) -> Pointwise | None:
-        type_ = self.flat.values[v].type
-        if self._number(v) in self.keys and type_.rank == 1 and self.of(v) is None:
-            table = pointwise.keys_to_try(type_.dtype, MOST_GROUPS)
-            return Pointwise(table, ("key", self._number(v)), 0, v)
-        if v in self.flat.stacked:
-            # no op takes a stack of rows for a function of anything
-            rows = isinstance(self.of(v), Sorted)
-            return self._function(self.flat.stacked[v]) if rows else None
-        link = self.numbers.only_link(v)
-        if link is None:
-            return None
-        found = self._function(link.source)
-        if found is None or not link.lift or found.source is None:
-            return None if link.lift and found is not None else found
-        before, known = self.of(link.source), self.of(v)
-        if not isinstance(before, Sorted) or not isinstance(known, Sorted):
-            return None
-        # what a loop takes of a stack is a function of the order of the same iteration
-        return replace(found, source=known.source) if found.source == before.source else None
-
-    def _number(self, v: int | Literal) -> Hashable:
-        return self.numbers.of(v)
 
     def _keep(self, known: Iterable[Known]) -> None:
         """Keeps the orders of some values as they are."""
@@ -214,22 +117,24 @@ class Orders:
     # --- ops ---------------------------------------------------------------------------------
 
     def _op(self, i: int, op: FlatOp) -> None:
-        functions = [self._function(v) for v in op.inputs]
+        functions = [self.values.function(v) for v in op.inputs]
+        same = self.values.same_of(op)
+        self.values.same |= dict.fromkeys(op.outputs, same) if same else {}
         made = pointwise.result_of(op, functions)
         for v in op.outputs:
-            if self._number(v) in self.keys and self.flat.values[v].type.rank == 1:
+            if self.values.is_key(v):
                 made = None
-                self.pointwise.pop(v, None)
+                self.values.functions.pop(v, None)
             else:
-                self.pointwise[v] = made
-        ins = [self.of(v) for v in op.inputs]
+                self.values.functions[v] = made
+        ins = [self.values.of(v) for v in op.inputs]
         if any(x is not None and x.lifted for x in ins):
             self._keep(ins)
             found: Sequence[Known] = [None] * len(op.outputs)
         else:
             found = self._results(i, op, ins, functions)
         for v, known in zip(op.outputs, found, strict=True):
-            self.known[v] = known
+            self.values.known[v] = known
 
     def _results(
         self, i: int, op: FlatOp, ins: Sequence[Known], functions: Sequence[Pointwise | None]
@@ -241,7 +146,7 @@ class Orders:
             return [counted]
         if node.op == "optimization_barrier":
             for v, x in zip(op.outputs, functions, strict=True):
-                self.pointwise[v] = x
+                self.values.functions[v] = x
             return list(ins)
         if node.op == "sort":
             return self._sort(i, op, ins, functions)
@@ -256,7 +161,7 @@ class Orders:
             return self._moved(i, op, ins, functions)
         if all(x.dim < 0 for x in rows):
             return self._of_places(op, rows)
-        found = self._alike(op, ins, functions) if self._treats_alike(node) else None
+        found = self._alike(op, ins) if self._treats_alike(node) else None
         if found is None:
             self._keep(rows)
             return nothing
@@ -270,7 +175,7 @@ class Orders:
         if op.node.op not in ("reduce_sum", "scatter-add"):
             return None
         source = next((x for x in functions if x is not None and x.source is not None), None)
-        if source is None or source.at < 0 or self._number(source.at) not in self.keys:
+        if source is None or source.at < 0 or self.numbers.of(source.at) not in self.values.keys:
             return None
         dtype = self.flat.values[source.at].type.dtype
         keys = pointwise.keys_to_try(dtype, MOST_GROUPS)
@@ -279,7 +184,7 @@ class Orders:
         if at < 0:
             return None
         self.counts[i] = at
-        return Counts(self._number(at))
+        return Counts(self.numbers.of(at))
 
     def _sort(
         self, i: int, op: FlatOp, ins: Sequence[Known], functions: Sequence[Pointwise | None]
@@ -300,18 +205,18 @@ class Orders:
             places = replace(key, dim=-1)
             for v in op.outputs[1:]:
                 table = np.arange(count, dtype=np.int32)
-                self.pointwise[v] = Pointwise(table, places.source, 0, v)
+                self.values.functions[v] = Pointwise(table, places.source, 0, v)
             return [None, *([places] * (len(op.outputs) - 1))]
         if any(isinstance(x, Sorted) for x in ins) or not any(counted[1:]):
             self._keep(ins)
             return nothing
-        order = self._number(op.outputs[1])
-        rows = Sorted(order, order, self._number(op.inputs[0]), 0)
+        order = self.numbers.of(op.outputs[1])
+        rows = Sorted(order, order, self.numbers.of(op.inputs[0]), 0)
         self.rows[order] = count
         self.sites[i] = Site("sort", order)
         for v, is_order in zip(op.outputs, counted, strict=True):
             table = np.arange(count, dtype=np.int32)
-            self.pointwise[v] = Pointwise(table, order, 0, v) if is_order else None
+            self.values.functions[v] = Pointwise(table, order, 0, v) if is_order else None
         return [rows] * len(op.outputs)
 
     def _product(self, i: int, op: FlatOp, ins: Sequence[Known]) -> Sequence[Known]:
@@ -362,10 +267,10 @@ class Orders:
             return None
         if op.node.op == "gather":
             return (index,)
-        added, function = ins[2], functions[2]
+        added = ins[2]
         if isinstance(added, Sorted):
             return (None,) if added.dim == 0 and added.order == index.order else None
-        return (None,) if function is not None and function.same_along(0) else None
+        return (None,) if self.values.same_along(op.inputs[2], 0) else None
 
     def _by_places(
         self, op: FlatOp, index: Sorted, ins: Sequence[Known],
@@ -378,22 +283,20 @@ class Orders:
             return None
         if op.node.op == "gather":
             return (None,) if ins[0] == in_order else None
-        same = functions[0] is not None and functions[0].same_along(0)
+        same = self.values.same_along(op.inputs[0], 0)
         return (in_order,) if same and ins[0] is None and ins[2] is None else None
 
     def _of_places(self, op: FlatOp, rows: Sequence[Sorted]) -> Sequence[Known]:
         """A number that says where a row is, in another form."""
         first = rows[0]
-        function = self.pointwise.get(op.outputs[0])
+        function = self.values.functions.get(op.outputs[0])
         known = function is not None and function.source == first.source
         if not known or len(op.outputs) > 1:
             self._keep(rows)
             return [None] * len(op.outputs)
         return [first]
 
-    def _alike(
-        self, op: FlatOp, ins: Sequence[Known], functions: Sequence[Pointwise | None]
-    ) -> Sequence[Known] | None:
+    def _alike(self, op: FlatOp, ins: Sequence[Known]) -> Sequence[Known] | None:
         """Results of an op that treats rows alike; None if it does not."""
         spec = self.specs.of(op)
         rows = [x for x in ins if isinstance(x, Sorted)]
@@ -405,14 +308,12 @@ class Orders:
         (factor,) = factors
         if len(factor) != 1 or spec.size(factor[0]) != self.rows[rows[0].root]:
             return None
-        for k, (x, function) in enumerate(zip(ins, functions, strict=True)):
-            if isinstance(x, Sorted):
-                continue
-            for d, dim in enumerate(spec.operands[k]):
-                if factor[0] in dim and (function is None or not function.same_along(d)):
-                    return None
+        for k, (x, v) in enumerate(zip(ins, op.inputs, strict=True)):
+            along = [d for d, dim in enumerate(spec.operands[k]) if factor[0] in dim]
+            if not isinstance(x, Sorted) and not all(self.values.same_along(v, d) for d in along):
+                return None
         kind, found = spec.kind(factor[0]), list[Known]()
-        if kind != "plain" and kind not in REDUCED:
+        if kind not in ("plain", "sum", "max", "min"):
             return None
         for dims in spec.results:
             at = [d for d, dim in enumerate(dims) if factor[0] in dim]

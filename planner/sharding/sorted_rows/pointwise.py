@@ -14,9 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ir import Literal, Node, lookup
+from ir import Literal, Node, dtype_kind, lookup
 from ir.analysis import FlatOp
-from ir.types import dtype_kind
 
 Array = Any
 # Elements of a table: numbers of rows, and masks.

@@ -6,8 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from ir import REGIONS, Graph, Literal, Node, Scan, While, lookup
-from ir.analysis import FlatProgram, Place
-from ir.analysis.flat_program import Link
+from ir.analysis import FlatProgram, Link, Place
 
 _PASSING = (
     "broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "name", "reshape",
