@@ -58,9 +58,7 @@ def test_values_and_gradients(name: str, blocks: int) -> None:
     alone = jax.jit(fn)
     for load_ in LOADS:
         args = arguments(load_)
-        pairs = zip(
-            jax.tree.leaves(made(*args)), jax.tree.leaves(alone(*args)), strict=True
-        )
+        pairs = zip(jax.tree.leaves(made(*args)), jax.tree.leaves(alone(*args)), strict=True)
         for a, b in pairs:
             np.testing.assert_allclose(np.asarray(a), np.asarray(b), 1e-4, 1e-5, err_msg=load_)
 
