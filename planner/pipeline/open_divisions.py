@@ -86,7 +86,7 @@ class OpenDivisions:
 
     schedules: names of those to choose from.
     stages: numbers of stages to choose from.
-    listed: number of divisions that were begun; below 0 before any was.
+    listed: number of divisions that were begun below the limit; below 0 before `begin`.
     """
 
     candidates: Candidates
@@ -134,6 +134,11 @@ class OpenDivisions:
                     ):
                         source = Source(count, groups, each)
                         self._push(source, None, self._in_turn(source).least_s())
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether `least_s` bounds all divisions, also where none is left below the limit."""
+        return self.listed >= 0
 
     @property
     def least_s(self) -> float:

@@ -358,7 +358,7 @@ class PipelineSearch:
                 pipelines of these programs.
         """
         # the proof has no pipelines of other slots, nor of programs that were rewritten
-        is_listed = not rewritten and self.proof.divisions.listed > 0
+        is_listed = not rewritten and self.proof.divisions.has_begun
         chosen, works = sizes(self.machine), list[float]()
         others = [m for m in self.counts if not (is_listed and self.trials.is_known(m))]
         for count in others:

@@ -254,6 +254,25 @@ def test_a_bound_of_all_pipelines_is_below_the_best_and_above_their_work():
     assert work / 4 < search.lower_bound_s(found.ranked.step_s) < found.ranked.step_s
 
 
+def test_divisions_that_are_ruled_out_at_once_are_bounded_by_the_step():
+    """Their bound is then that of the step below which none is, which work alone does not show."""
+    settings = {"microbatches": 2, "schedules": ("1f1b",)}
+    search = search_of((64, 64), None, **settings)
+    work_s = min(search.planner.least_work_s(2, (1, 2, 3), kind) for kind in RECOMPUTE) / 4
+    stages = stage_counts(search.machine, search.shares.count - 1)
+    every = OpenDivisions(search.candidates, search.floors, search.options.schedules)
+    assert not every.has_begun
+    every.begin((2,), stages, (), math.inf)
+    assert every.least_s > 1.01 * work_s
+    step_s = (every.least_s + work_s) / 2
+    search = search_of((64, 64), None, **settings)
+    search.below_s = step_s
+    assert search.run(None) is None
+    assert search.proof.divisions.listed == 0
+    assert search.proof.is_complete
+    assert step_s * (1 - EXACT) <= search.lower_bound_s(step_s) <= step_s
+
+
 def test_stages_are_solved_within_the_work_that_is_allowed(monkeypatch):
     """No stage is solved once the work is spent, and what was not solved is not in the bound."""
     monkeypatch.setattr(proof, "CLOSE", 0.0)
