@@ -41,11 +41,10 @@ def split(traced: Any, mesh: Mesh) -> Any:
         assert ours or op.node.op != GROUPED
         return ours[0] if ours else next(s for s in menu if not any(s.roles))
 
-    whole = [[replicated(t.rank) for t in types] for types in (
-        [item.type for item in traced.graph.inputs],
-        [traced.graph.type_of(v) for v in traced.graph.outputs],
-    )]  # fmt: skip
-    return decisions_by(traced.graph, mesh, *whole, choose, lambda s: s.without_partial())
+    graph = traced.graph
+    inputs = [replicated(item.type.rank) for item in graph.inputs]
+    outputs = [replicated(graph.type_of(v).rank) for v in graph.outputs]
+    return decisions_by(graph, mesh, inputs, outputs, choose, lambda s: s.without_partial())
 
 
 @pytest.mark.parametrize("blocks", usual(MESHES, [2]))
