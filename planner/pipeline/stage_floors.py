@@ -28,7 +28,6 @@ from costmodel import ComputeModel
 
 from ..sharding.cost.least_seconds import border_s, least_each_s
 from .cut.opened_loss import cut_of
-from .cut.scaled import Samples
 from .cut.stage_training_step import StageTrainingStep
 from .divide.run_costs import Shares
 from .stage_planner import AMPLE, Ask, StagePlanner
@@ -126,7 +125,7 @@ class StageFloors:
     _done: dict[tuple[int, int], dict[Run, bool]] = field(
         default_factory=dict[tuple[int, int], dict[Run, bool]]
     )
-    _samples: Samples = field(default_factory=Samples)
+    _alone_s: dict[object, float] = field(default_factory=dict[object, float])
 
     @cached_property
     def distinct(self) -> int:
@@ -251,14 +250,14 @@ class StageFloors:
         s = cuts.index(low)
         kinds = tuple(kind if r == s else "none" for r in range(len(cuts) - 1))
         cut = cut_of(loss, cuts, kinds)
-        return s, *self.planner.training_step(loss, cut, s)
+        return s, *self.planner.told(loss, cut, s, ("alone", run, kind))
 
     def _border_s(self, stage: StageTrainingStep, name: str) -> float:
         """Most seconds that the ops of a stage save where what it takes and gives is fused."""
         facts = self.planner.searched(stage, name).facts
         own, _ = ops_of(stage, facts.flat)
         borders = borders_of(stage, facts.flat)
-        return border_s(facts, ComputeModel(self.planner.machine), own, borders)
+        return border_s(facts, ComputeModel(self.planner.machine), own, borders, self._alone_s)
 
     def work(self, count: int, size: int, at: Run) -> float:
         """Work of tracing and solving a stage: (`AT_LEAST` + ops) (`TRACED` + devices squared).
@@ -332,9 +331,7 @@ class StageFloors:
         cut, found = cut_of(loss, places, (kind,) * (len(places) - 1)), list[Unit]()
         compute = ComputeModel(self.planner.machine)
         for k in range(len(places) - 1):
-            stage, name = self._samples.stage(
-                loss, cut, k, (k, kind), self.planner.training_step
-            )  # fmt: skip
+            stage, name = self.planner.told(loss, cut, k, ("between", k, kind))
             if (count, name) not in self._units:
                 facts = self.planner.searched(stage, name).facts
                 self._units[count, name] = unit_of(

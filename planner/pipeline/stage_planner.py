@@ -33,6 +33,7 @@ from ..training.step_call import StepCall
 from ..training.training import Training
 from .cut.opened_loss import Opened, cut_of, opened
 from .cut.replaced import traced_joint, with_program
+from .cut.scaled import Samples
 from .cut.stage import Staged
 from .cut.stage_gradient import joint_of
 from .cut.stage_training_step import ROLES, StageTrainingStep, stage_training_step, training_step_of
@@ -118,6 +119,7 @@ class StagePlanner:
 
     groups: plans of stages that are equal except for the micro-batches in flight.
     within: the hand-written plan that stages have to follow, if any.
+    samples: stages at two sizes of micro-batch, which tell those at others.
     programs, menus: searched programs (those for one device apart) and strategies, shared.
     solved: number of stages planned.
     """
@@ -131,6 +133,7 @@ class StagePlanner:
     plans: dict[tuple[int, str, Ask], StageFound | PlanError] = field(default_factory=dict)
     groups: dict[Any, dict[int, StageFound]] = field(default_factory=dict)
     known: dict[Any, tuple[StageTrainingStep, str]] = field(default_factory=dict)
+    samples: Samples = field(default_factory=Samples)
     programs: dict[tuple[str, bool], Program] = field(default_factory=dict)
     menus: dict[int, Menus] = field(default_factory=dict[int, Menus])
     within: str | None = None
@@ -167,7 +170,7 @@ class StagePlanner:
         """The whole program as one stage."""
         loss = self.loss(count)
         cuts = (0, len(loss.chain.slots))
-        return self.training_step(loss, cut_of(loss, cuts, (kind,)), 0)
+        return self.told(loss, cut_of(loss, cuts, (kind,)), 0, ("whole", kind))
 
     def work_s(self, stage: StageTrainingStep, sizes: Sequence[int], name: str = "") -> float:
         """Bound of the device-seconds of one stage in a step.
@@ -268,6 +271,12 @@ class StagePlanner:
             stage = stage_training_step(loss, cut, s, self.training.optimizer)
             self.known[key] = stage, digest(stage.traced.graph)
         return self.known[key]
+
+    def told(
+        self, loss: Opened, cut: Staged, s: int, what: object
+    ) -> tuple[StageTrainingStep, str]:
+        """As `training_step`, for prices alone; `what` tells the stage from others at any size."""
+        return self.samples.stage(loss, cut, s, what, self.training_step)
 
     def planned(
         self, stage: StageTrainingStep, shape: PipelineShape, s: int, flight: int

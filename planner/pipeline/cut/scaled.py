@@ -67,14 +67,18 @@ def scaled_stage(
     if min(one.size.examples, other.size.examples, size.examples) < 2:
         return None
     line = _Line(one.size, other.size, size)
-    traced = one.stage.traced
+    traced, loop = one.stage.traced, one.stage.loop
     try:
         if not line.fits(one.outline, other.outline, outline):
             return None
         graph = line.graph(traced.graph, other.stage.traced.graph)
     except (NotAffineError, IRError):
         return None
-    return replace(one.stage, traced=replace(traced, program=replace(traced.program, graph=graph)))
+    bindings = [*traced.program.bindings]
+    body = replace(bindings[loop].bodies[0], graph=graph.nodes[loop].bodies[0])
+    bindings[loop] = replace(bindings[loop], bodies=(body,))
+    program = replace(traced.program, graph=graph, bindings=tuple(bindings))
+    return replace(one.stage, traced=replace(traced, program=program))
 
 
 @dataclass

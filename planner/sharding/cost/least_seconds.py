@@ -147,7 +147,10 @@ def least_inside_s(
     return found
 
 
-def border_s(facts: Facts, compute: ComputeModel, ops: Collection[int], borders: Set[int]) -> float:
+def border_s(
+    facts: Facts, compute: ComputeModel, ops: Collection[int], borders: Set[int],
+    known: dict[object, float],
+) -> float:  # fmt: skip
     """Most seconds that ops save where their program becomes a part of a larger one.
 
     That of ops that are not split at all: others read and write less at the border.
@@ -157,15 +160,24 @@ def border_s(facts: Facts, compute: ComputeModel, ops: Collection[int], borders:
         compute: prices of ops on a device.
         ops: flat numbers of the ops.
         borders: as of `least_inside_s`.
+        known: seconds of equal ops on one device, of earlier calls.
     """
     outer, found = _outer(facts, borders), 0.0
     for i in ops:
         op = facts.flat.ops[i]
         if facts.is_made(op) and not outer.isdisjoint(facts.traffic.kernels[i]):
             each = (_work(facts, i, compute), _inside(facts, i, compute, borders, outer))
-            alone, inside = (_least(work, compute, (1,), apart=False) for work in each)
+            alone, inside = (_known_s(work, compute, known) for work in each)
             found += op.weight * (alone - inside)
     return found
+
+
+def _known_s(work: OpWork, compute: ComputeModel, known: dict[object, float]) -> float:
+    """Seconds of an op on one device, memoised."""
+    key = _key(work)
+    if key not in known:
+        known[key] = _least(work, compute, (1,), apart=False)
+    return known[key]
 
 
 def _outer(facts: Facts, borders: Set[int]) -> set[int]:

@@ -65,6 +65,7 @@ def traced_at(case, kind="none"):
         found[count] = len(traced)
         for s, (stage, name) in enumerate(told):
             assert name == digest(stage.traced.graph)
+            assert stage.body.graph == stage.traced.graph.nodes[stage.loop].bodies[0]
             assert s in traced or name == trace(made, cut, s)[1]
     return found
 
