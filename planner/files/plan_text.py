@@ -89,6 +89,11 @@ def _stages(file: PlanFile, pipeline: Pipeline, glance: Sequence[str]) -> list[s
         lines.append(f"  rewritten    {', '.join(rules)}")
     if rows := [row for program in file.programs for row in program.padded]:
         lines.append(f"  padded       inside the stages, {padded_text(rows)}")
+    if blocks := {program.sorted_blocks for program in file.programs} - {0}:
+        each = " and ".join(map(str, sorted(blocks)))
+        lines.append(
+            f"  sorted       rows of experts within {each} blocks of tokens, in the stages"
+        )
     return lines
 
 

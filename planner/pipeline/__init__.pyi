@@ -6,4 +6,5 @@ from .cut.opened_loss import cut_of as cut_of
 from .cut.opened_loss import opened as opened
 from .cut.solved_stage import solved_of as solved_of
 from .divide.simulated import table_of as table_of
+from .stage_edits import StageEdits as StageEdits
 from .stage_planner import BoundStages as BoundStages

@@ -29,7 +29,7 @@ from ..training.step_call import params_and_batch
 from ..training.training import Training
 from .cut.stage_training_step import StageTrainingStep
 from .divide.dynamic_programme import EXACT
-from .pad_stages import padded_pipeline
+from .edit_stages import edited_pipeline
 from .planned import Planned, in_one_program
 from .rewrite_stages import rewritten_pipeline
 from .search import PipelineSearch
@@ -249,10 +249,10 @@ def _plan_of(
     substitute_s, refused = 0.0, ()
     if not search.request.over:
         with suppress(OutOfTimeError):
-            found = padded_pipeline(found, search)
+            found = edited_pipeline(found, search)
             found, substitute_s, refused = rewritten_pipeline(found, search)
     best, loss = found.ranked, found.bound.loss
-    edited = found.bound.stages if found.bound.rows or found.bound.padded else ()
+    edited = found.bound.stages if found.bound.rows or found.bound.edits else ()
     bound = _bound(search, best.step_s, edited)
     if bound is None:
         interrupted = search.request.interruption.happened

@@ -12,96 +12,44 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import msgspec
+from ir import IRError
 
-from ir import IRError, check
-from ir.trace import Traced
-
-from ..common.errors import PlanError
 from ..files.program_plan import PaddedRow
 from ..sharding.padding.candidates import Class, classes_of, padded_size, products
 from ..sharding.padding.choose import MOST_ROUGH, WORTH
 from ..sharding.padding.classified import Classified
 from ..sharding.padding.edit import padded
 from ..sharding.planned_program import PlannedProgram
-from .cut.replaced import traced_joint, with_program
-from .cut.stage_training_step import StageTrainingStep, training_step_of
-from .divide.simulated import ranked
-from .divide.stage_price import StagePrice
-from .search import PipelineSearch
-from .trials import PlannedPipeline
-
-Better = tuple[PlannedProgram, StagePrice, tuple[PaddedRow, ...]]
+from .stage_trial import EditedStage, StageTrial
 
 
-def padded_pipeline(found: PlannedPipeline, search: PipelineSearch) -> PlannedPipeline:
-    """Pads dimensions in the stages of a pipeline where that makes the step faster.
+def padded_stage(stage: EditedStage, trial: StageTrial) -> EditedStage:
+    """The stage with dimensions padded, or as it is if that is not slower by `WORTH`.
 
     Args:
-        found: the pipeline with planned stages.
-        search: the search that found it.
+        stage: as it was planned.
+        trial: plans it with others.
     """
-    options = search.options
-    if not options.padding or options.baseline is not None:
-        return found
-    plans, prices = list(found.plans), list(found.prices)
-    rows: list[tuple[PaddedRow, ...]] = [()] * len(plans)
-    known: dict[int, Better | None] = {}
-    for s, plan in enumerate(found.plans):
-        if id(plan) not in known:
-            alike = [k for k, other in enumerate(found.plans) if other is plan]
-            flight = max(found.flight[k] for k in alike)
-            known[id(plan)] = _padded(found, s, flight, search)
-        better = known[id(plan)]
-        if better is not None:
-            plans[s], prices[s], rows[s] = better
-    if not any(rows):
-        return found
-    best = ranked(
-        found.ranked.shape, prices, found.across, search.machine, search.limit, options.schedules
-    )[0]
-    if best.step_s >= found.ranked.step_s * (1 - WORTH) or best.worst_bytes > search.limit:
-        return found
-    bound = replace(found.bound, padded=tuple(rows))
-    return replace(found, ranked=best, bound=bound, plans=tuple(plans), prices=tuple(prices))
-
-
-def _padded(found: PlannedPipeline, s: int, flight: int, search: PipelineSearch) -> Better | None:
-    """A stage padded and planned, with its price and rows; None if that is not faster."""
-    shape, stage, devices = found.ranked.shape, found.bound.stages[s], found.ranked.shape.sizes[s]
-    left = _not_split(found.plans[s])
+    left = _not_split(stage.plan) if trial.search.options.padding else set[int]()
     if not left:
-        return None
-    search.request.say("padding")
-
-    def seconds(price: StagePrice) -> float:
-        return price.microbatch_s + price.once_s / shape.microbatches
-
-    traced = traced_joint(stage.joint)
-    best: Better | None = None
-    least_s = seconds(found.prices[s])
-    for one in _candidates(Classified(traced.graph), left)[:MOST_ROUGH]:
-        known = Classified(traced.graph)
+        return stage
+    trial.search.request.say("padding")
+    best = stage
+    for one in _candidates(Classified(stage.traced.graph), left)[:MOST_ROUGH]:
+        known = Classified(best.traced.graph)
         here = next((c for c in classes_of(known) if (c.at, c.size) == (one.at, one.size)), None)
-        size = None if here is None else padded_size(here.size, devices)
+        size = None if here is None else padded_size(here.size, trial.devices)
         if here is None or size is None:
             continue
-        variant = replace(traced, program=padded(traced.program, here.padding(size), known))
+        row = PaddedRow(*here.at, here.size, size)
+        edits = replace(best.edits, padded=(*best.edits.padded, row))
         try:
-            check(variant.graph, after="padding")
-            other = _with(stage, found, variant)
-            plan, price = search.planner.planned(other, shape, s, flight)
-        except (IRError, PlanError):
+            program = padded(best.traced.program, here.padding(size), known)
+        except IRError:
             continue
-        if seconds(price) < least_s * (1 - WORTH):
-            row = PaddedRow(*here.at, here.size, size)
-            rows = (*(best[2] if best else ()), row)
-            file = msgspec.structs.replace(plan.program, padded=rows)
-            best, least_s, traced = (
-                (replace(plan, program=file), price, rows),
-                seconds(price),
-                variant,
-            )
+        found = trial.planned(replace(best.traced, program=program), edits)
+        if found is not None and trial.seconds(found) < trial.seconds(best) * (1 - WORTH):
+            best = found
     return best
 
 
@@ -127,9 +75,3 @@ def _candidates(known: Classified, sizes: set[int]) -> list[Class]:
             counts[c] = counts.get(c, 0) + 1
     able = [one for one in classes_of(known) if one.size in sizes and one.number in counts]
     return sorted(able, key=lambda one: (-counts[one.number], one.at))
-
-
-def _with(stage: StageTrainingStep, found: PlannedPipeline, after: Traced) -> StageTrainingStep:
-    """The stage's step with its micro-batch padded."""
-    joint, bound = with_program(stage.joint, after), found.bound
-    return training_step_of(joint, bound.loss.microbatches, bound.optimizer)

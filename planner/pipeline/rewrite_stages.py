@@ -29,6 +29,7 @@ from .cut.stage_training_step import StageTrainingStep, training_step_of
 from .divide.simulated import ranked
 from .divide.stage_price import StagePrice
 from .search import PipelineSearch
+from .stage_edits import StageEdits
 from .trials import PlannedPipeline, least_s
 
 BUDGET = RewriteBudget(missed=1)  # for one stage; each price is a plan of the stage
@@ -116,10 +117,9 @@ def _rewritten(
     plan, cost = known[digest(better.draft.graph)]
     rows = tuple(SubstitutionRow(step.rule, step.place, step.count) for step in better.steps)
     file = msgspec.structs.replace(
-        plan.program,
+        StageEdits.of(found.plans[s].program).noted(plan.program),
         substitutions=rows,
         traced_digest=digest(traced.graph),
-        padded=found.plans[s].program.padded,
     )
     return replace(plan, program=file), cost, rows
 

@@ -17,9 +17,8 @@ from ..common.errors import PlanError
 from ..common.options import Options
 from ..common.request import Request
 from ..common.store.keys import Memory, memory_of
-from ..files.program_plan import PaddedRow, SubstitutionRow
+from ..files.program_plan import SubstitutionRow
 from ..sharding.cost.least_seconds import least_work_s
-from ..sharding.padding.rows import as_padded
 from ..sharding.plan_program import One, planned, program_for
 from ..sharding.planned_program import PlannedProgram
 from ..sharding.problem.program import InFlight, Program
@@ -39,6 +38,7 @@ from .cut.stage_gradient import joint_of
 from .cut.stage_training_step import ROLES, StageTrainingStep, stage_training_step, training_step_of
 from .divide.simulated import PipelineShape
 from .divide.stage_price import Phases, StagePrice, price_of
+from .stage_edits import StageEdits
 from .stage_units import in_passes
 from .stored_stages import stage_key, store_stage, stored_stage
 
@@ -59,15 +59,15 @@ AMPLE = 10**15  # bytes of memory that no program needs
 class BoundStages:
     """A pipeline's loss, cut into stages, which are traced on first use.
 
-    rows: the rewrites of each stage, after its padding; empty if no stage has any.
-    padded: the padding of each stage; empty if no stage has any.
+    rows: the rewrites of each stage, after its edits; empty if no stage has any.
+    edits: those of each stage; empty if no stage has any.
     """
 
     loss: Opened
     cut: Staged
     optimizer: Any
     rows: tuple[tuple[SubstitutionRow, ...], ...] = ()
-    padded: tuple[tuple[PaddedRow, ...], ...] = ()
+    edits: tuple[StageEdits, ...] = ()
 
     @cached_property
     def stages(self) -> tuple[StageTrainingStep, ...]:
@@ -76,10 +76,9 @@ class BoundStages:
 
     def _stage(self, s: int) -> StageTrainingStep:
         joint = joint_of(self.loss.program, self.cut, s)
-        if self.padded and self.padded[s]:
-            joint = with_program(
-                joint, as_padded(traced_joint(joint), self.padded[s], f"stage {s}")
-            )
+        if self.edits and self.edits[s]:
+            after = self.edits[s].applied(traced_joint(joint), f"stage {s}")
+            joint = with_program(joint, after)
         if self.rows and self.rows[s]:
             after = replayed(traced_joint(joint), self.rows[s], f"stage {s}")
             joint = with_program(joint, after)

@@ -47,9 +47,9 @@ def bound_stages(
         )  # fmt: skip
     cut = pipeline.cut_of(loss, file.cuts, file.recompute)
     rows = tuple(program.substitutions for program in file.members)
-    pads = tuple(program.padded for program in file.members)
+    edits = tuple(pipeline.StageEdits.of(program) for program in file.members)
     bound = pipeline.BoundStages(
-        loss, cut, settings["optimizer"], rows if any(rows) else (), pads if any(pads) else ()
+        loss, cut, settings["optimizer"], rows if any(rows) else (), edits if any(edits) else ()
     )
     for s, (stage, program) in enumerate(zip(bound.stages, file.members, strict=True)):
         if digest(stage.traced.graph) != program.graph_digest:

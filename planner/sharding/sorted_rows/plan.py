@@ -73,22 +73,37 @@ def with_blocks(
 
 def _fastest(traced: Traced, machine: Cluster, rough: RoughPlans) -> tuple[int, Traced] | None:
     """The number of blocks whose rough plan is fastest, and the program in these; None if one."""
-    orders = Orders(traced.graph)
-    programs = {1: traced}
-    steps = {1: rough.step_s(Variant(traced))}
+    orders, programs = Orders(traced.graph), {1: traced}
 
     def step_s(blocks: int) -> float:
+        edited = blocked(traced, blocks, orders)
+        programs[blocks] = edited or traced
+        return float("inf") if edited is None else rough.step_s(Variant(edited))
+
+    blocks = fastest_blocks(machine, rough.step_s(Variant(traced)), step_s)
+    return None if blocks == 1 else (blocks, programs[blocks])
+
+
+def fastest_blocks(machine: Cluster, whole_s: float, step_s: Callable[[int], float]) -> int:
+    """The number of blocks with the least seconds: hosts, and twice and half as many from there on.
+
+    Args:
+        machine: the devices.
+        whole_s: seconds of a step without blocks.
+        step_s: of a number of blocks; infinite if there is no plan.
+    """
+    steps = {1: whole_s}
+
+    def known_s(blocks: int) -> float:
         if blocks < 1 or machine.num_devices % blocks:
             return float("inf")
         if blocks not in steps:
-            edited = blocked(traced, blocks, orders)
-            steps[blocks] = float("inf") if edited is None else rough.step_s(Variant(edited))
-            programs[blocks] = edited or traced
+            steps[blocks] = step_s(blocks)
         return steps[blocks]
 
     at = max(machine.num_hosts, 2)
+    known_s(at)
     for factor in (2.0, 0.5):
-        while step_s(int(at * factor)) < step_s(at):
+        while known_s(int(at * factor)) < known_s(at):
             at = int(at * factor)
-    at = min((blocks for blocks in steps), key=lambda blocks: (steps[blocks], blocks))
-    return None if at == 1 else (at, programs[at])
+    return min(steps, key=lambda blocks: (steps[blocks], blocks))

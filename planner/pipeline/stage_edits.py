@@ -1,0 +1,46 @@
+"""Edits of a stage's micro-batch, forward and backward pass, as the file of its plan has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from ir.trace import Traced
+
+from ..files.program_plan import OrderedRow, PaddedRow, ProgramPlan
+from ..sharding.ordering.rows import as_ordered
+from ..sharding.padding.rows import as_padded
+from ..sharding.sorted_rows.rows import as_blocked
+
+
+@dataclass(frozen=True)
+class StageEdits:
+    """What is edited in a stage before it is rewritten: fields of its plan."""
+
+    padded: tuple[PaddedRow, ...] = ()
+    sorted_blocks: int = 0
+    ordered: tuple[OrderedRow, ...] = ()
+
+    @staticmethod
+    def of(program: ProgramPlan) -> StageEdits:
+        """The edits of a stage's plan."""
+        return StageEdits(program.padded, program.sorted_blocks, program.ordered)
+
+    def __bool__(self) -> bool:
+        return self != StageEdits()
+
+    def applied(self, traced: Traced, where: str) -> Traced:
+        """The stage with its edits.
+
+        Raises:
+            PlanError: if it is another stage.
+        """
+        traced = as_padded(traced, self.padded, where)
+        return as_ordered(as_blocked(traced, self.sorted_blocks, where), self.ordered, where)
+
+    def noted(self, program: ProgramPlan) -> ProgramPlan:
+        """The plan of the edited stage, which says so."""
+        return structs.replace(
+            program, padded=self.padded, sorted_blocks=self.sorted_blocks, ordered=self.ordered
+        )
