@@ -20,7 +20,7 @@ from .experts import experts_text, imbalance_text
 from .layout import layout_of_axes, layout_text
 from .products import at_peak_s, computed_again
 from .rates import examples_of, tokens_of
-from .what_next import Use, is_full, next_of_program, next_of_stages
+from .what_next import HOST_LINK, Use, is_full, next_of_program, next_of_stages
 
 COMPUTE, LAUNCHES = "compute", "starting kernels"
 INSIDE, WAITING = "collectives inside stages", "waiting for other stages"
@@ -287,10 +287,11 @@ def _what_next(
         limits: what its step consists of.
         used: MFU and HFU.
     """
-    moved = [part for part in limits if part[0] not in (COMPUTE, LAUNCHES)]
+    parts = dict(limits)
+    moved = [part for part in limits if part[0] not in (COMPUTE, HOST_LINK, LAUNCHES)]
     first = moved[0] if moved else (COMPUTE, 1.0)
     layout = layout_of_axes(analysed, first[0].rpartition(" over ")[2].split("*")) if moved else ""
-    use = Use(*used, dict(limits).get(LAUNCHES, 0.0))
+    use = Use(*used, parts.get(LAUNCHES, 0.0), parts.get(HOST_LINK, 0.0))
     return next_of_program(
         analysed.program, analysed.cluster.num_devices, first=first, layout=layout, use=use
     )
@@ -305,14 +306,18 @@ def _fastest(baselines: dict[str, BaselineRow]) -> tuple[str, float]:
 def _limits(analysed: AnalysedPlan) -> tuple[tuple[str, float], ...]:
     """Compute, and exposed collectives by kind and axes, as shares of the step.
 
-    Where most of compute are launches, t = kernels x t_launch, these are a part of their own.
+    What of compute is copies to and from the host that nothing hides is a part of its own, and so
+    are launches, t = kernels x t_launch, where these are most of it.
     """
     program = analysed.program
     spent: dict[str, float] = defaultdict(float)
-    launches_s = min(_launches_s(analysed), program.compute_s)
-    if launches_s < MOSTLY * program.compute_s:
+    copies = analysed.account.host_copies if program.host_bytes else ()
+    spent[HOST_LINK] = min(sum(copy.exposed_s for copy in copies), program.compute_s)
+    compute_s = program.compute_s - spent[HOST_LINK]
+    launches_s = min(_launches_s(analysed), compute_s)
+    if launches_s < MOSTLY * compute_s:
         launches_s = 0.0
-    spent[LAUNCHES], spent[COMPUTE] = launches_s, program.compute_s - launches_s
+    spent[LAUNCHES], spent[COMPUTE] = launches_s, compute_s - launches_s
     for row in program.collectives:
         spent[f"{row.kind} over {'*'.join(row.axes)}"] += row.exposed_s
     order = sorted(spent.items(), key=lambda item: (-item[1], item[0]))

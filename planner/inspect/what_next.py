@@ -14,6 +14,7 @@ BUSY = 0.5  # share of the peak rate while it computes, above which the devices 
 FULL = 0.05  # share of the memory limit: with less left, memory limits the plan too
 ROOM = 0.25  # share of the memory limit: with more left, a larger batch is likely to fit
 TASK = "`meshwright plan TARGET"
+HOST_LINK = "copies to and from the memory of the host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,13 @@ class Use:
     mfu: matrix products at the peak rate, without those that are computed again.
     hfu: the same with these.
     launches: starting kernels; 0 where that is no large part of compute.
+    host_link: copies to and from the host that nothing hides.
     """
 
     mfu: float
     hfu: float
     launches: float = 0.0
+    host_link: float = 0.0
 
 
 def next_of_program(
@@ -58,6 +61,12 @@ def next_of_program(
     if program.stop == Stop.TIME_LIMIT.name:
         return (
             f"raise --time-limit: the search ended early, {share_text(gap)} above its lower bound"
+        )
+    if use.host_link >= MUCH:
+        return (
+            f"{HOST_LINK} are {use.host_link:.0%} of the step: each of more devices copies less "
+            f"({TASK} -c ... --sweep devices={devices},{2 * devices}`), and copies of state and "
+            f"parameters do not grow with the batch ({TASK} ... --sweep batch=...`)"
         )
     if is_full(left, program.limit_bytes):
         twice = bytes_text(2 * program.limit_bytes)

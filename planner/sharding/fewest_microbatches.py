@@ -10,6 +10,7 @@ from ..training.training import Training
 from .host_limit import HOST
 from .plan_program import One, plan_one
 from .planned_program import PlannedProgram
+from .recompute.host_states import Waiting
 from .search.asked import may_offload
 from .search.over_meshes import OR_PARTS, limit_of
 
@@ -20,7 +21,7 @@ ROUNDED = 1e-2  # share of the peak: padding does not shrink with the micro-batc
 
 
 def plan_step(one: One, request: Request) -> PlannedProgram:
-    """The plan of one step; where none fits, with state in the memory of the host.
+    """The plan of one step; where none fits, with state or parameters in the memory of the host.
 
     Raises:
         PlanError: as `plan_one`, of the step with all state on the devices.
@@ -28,13 +29,13 @@ def plan_step(one: One, request: Request) -> PlannedProgram:
     try:
         return plan_one(one, request)
     except PlanError as error:
-        return _with_states(error, request, lambda: plan_one(one, request, states=True))
+        return _waiting(error, request, lambda waiting: plan_one(one, request, waiting=waiting))
 
 
 def fewest_or_states(
     training: Training, request: Request, cutoff_s: float = float("inf")
 ) -> PlannedProgram:
-    """As `fewest_or_faster`; where nothing fits, with state in the memory of the host.
+    """As `fewest_or_faster`; where nothing fits, with state or parameters on the host.
 
     Raises:
         PlanError: as `fewest`, of the step with all state on the devices.
@@ -42,8 +43,8 @@ def fewest_or_states(
     try:
         return fewest_or_faster(training, request, cutoff_s)
     except PlanError as error:
-        return _with_states(
-            error, request, lambda: fewest(training, request, cutoff_s, states=True)
+        return _waiting(
+            error, request, lambda waiting: fewest(training, request, cutoff_s, waiting)
         )
 
 
@@ -60,25 +61,27 @@ def fewest_or_faster(
     if found.program.microbatches == 1 or over:
         return found
     try:
-        return fewest(training, request, found.step_s, states=True)
+        return fewest(training, request, found.step_s, Waiting.STATES)
     except PlanError as error:
         if error.kind not in ("does-not-fit", "not-faster"):
             raise
         return found
 
 
-def _with_states(
-    error: PlanError, request: Request, plan: Callable[[], PlannedProgram]
+def _waiting(
+    error: PlanError, request: Request, plan: Callable[[Waiting], PlannedProgram]
 ) -> PlannedProgram:
-    """A plan with state on the host, after one without did not fit."""
+    """A plan with state on the host, or else with parameters too, after one without did not fit."""
     if error.kind != "does-not-fit" or not may_offload(request.options, request.machine):
         raise error
-    try:
-        return plan()
-    except PlanError as other:
-        if other.kind != "does-not-fit":
-            raise
-        raise _also_on_hosts(error, other) from other
+    for waiting in (Waiting.STATES, Waiting.PARAMETERS):
+        try:
+            return plan(waiting)
+        except PlanError as other:
+            if other.kind != "does-not-fit":
+                raise
+            refused = _also_on_hosts(error, other)
+    raise refused from error
 
 
 def _also_on_hosts(error: PlanError, other: PlanError) -> PlanError:
@@ -96,8 +99,7 @@ def fewest(
     training: Training,
     request: Request,
     cutoff_s: float = float("inf"),
-    *,
-    states: bool = False,
+    waiting: Waiting = Waiting.NOTHING,
 ) -> PlannedProgram:
     """The plan with the fewest micro-batches that fits; its bound and gap are for that count.
 
@@ -108,7 +110,7 @@ def fewest(
         training: the step.
         request: cluster, options and progress.
         cutoff_s: upper limit of the step [s].
-        states: whether what the optimizer alone reads waits on the host.
+        waiting: what waits on the host from step to step.
 
     Raises:
         PlanError: if nothing fits or is below the cutoff.
@@ -136,7 +138,7 @@ def fewest(
         planned.append(count)
         try:
             one = One(call, count, (0, 1), TRAINING_ROLES, training.name)
-            return plan_one(one, request, cutoff_s, states=states)
+            return plan_one(one, request, cutoff_s, waiting)
         except PlanError as error:
             if error.kind != "does-not-fit" or isinstance(error, HeldError):
                 raise

@@ -33,7 +33,7 @@ from .planned_program import PlannedProgram
 from .problem.program import InFlight, Program, Programs
 from .problem.records import Menus
 from .recompute.choose import Chosen, choose
-from .recompute.host_states import states_of, within_hosts
+from .recompute.host_states import State, Waiting, parameters_of, states_of, within_hosts
 from .recompute.node_seconds import node_seconds
 from .recompute.rough_plans import RoughPlans
 from .recompute.variants import Variant, as_planned
@@ -78,7 +78,7 @@ class One:
 
 
 def plan_one(
-    one: One, request: Request, cutoff_s: float = float("inf"), *, states: bool = False
+    one: One, request: Request, cutoff_s: float = float("inf"), waiting: Waiting = Waiting.NOTHING
 ) -> PlannedProgram:
     """Traces one step and plans it.
 
@@ -86,7 +86,7 @@ def plan_one(
         one: the step.
         request: cluster, options and progress.
         cutoff_s: upper limit of the step; slower plans are an error [s].
-        states: whether what an optimizer alone reads waits on the host; an error if there is none.
+        waiting: what waits on the host from step to step; an error if there is nothing of the kind.
 
     Raises:
         PlanError: if nothing fits or is below the cutoff, or there is nothing to plan.
@@ -99,19 +99,13 @@ def plan_one(
     options, notes = with_asked(request.options, traced, machine)
     request = replace(request, options=options)
     traced = replace(traced, warnings=(*traced.warnings, *notes))
-    movable = states_of(traced) if states and may_offload(options, machine) else ()
-    if states and not movable:
-        raise PlanError(
-            "there is no state that the host could hold",
-            kind="does-not-fit",
-            where=one.name,
-            remedy="use more devices or more memory",
-        )
+    states, more = _movable(one, traced, waiting, options, machine)
+    movable = (*states, *more)
     moved = within_hosts(movable, host_limit_of(machine) * machine.num_devices)
     moved_bytes, movable_bytes = (sum(s.nbytes for s in some) for some in (moved, movable))
     memory, key = memory_of(options), ""
     if memory.store:
-        key = key_of_one(one, traced, machine, options, cutoff_s, *(("states",) * states))
+        key = key_of_one(one, traced, machine, options, cutoff_s, *waiting.words)
         stored = _stored(memory, key, traced)
         if stored is not None:
             spent = {"trace": time.monotonic() - begun, "total": time.monotonic() - request.start}
@@ -138,7 +132,8 @@ def plan_one(
             lambda found: RoughPlans(
                 traced, lambda t: pricer(t, found.outcome.best), limit_of(options, machine)
             ), cutoff_s, _copy_s(machine) if may_offload(options, machine) else None,
-            states=moved if states else None,
+            states=moved if waiting else None,
+            always=len({*states}.intersection(moved)) if more else 0,
         )  # fmt: skip
     known = Searched(_as_chosen(chosen.found.plan, chosen), chosen.found.outcome)
     known, whole = with_padding(known, chosen.variant.traced, request, search, pricer)
@@ -157,6 +152,27 @@ def plan_one(
         plan = replace(plan, program=msgspec.structs.replace(plan.program, stop=stop))
     store_plan(memory, key, plan.program)
     return plan
+
+
+def _movable(
+    one: One, traced: Traced, waiting: Waiting, options: Options, machine: Cluster
+) -> tuple[tuple[State, ...], tuple[State, ...]]:
+    """States and parameters that may wait on the host, in the order in which they go there.
+
+    Raises:
+        PlanError: if there is nothing of the kind that is to wait there.
+    """
+    if not waiting:
+        return (), ()
+    allowed = may_offload(options, machine)
+    states = states_of(traced) if allowed else ()
+    more = parameters_of(traced) if allowed and waiting is Waiting.PARAMETERS else ()
+    if not (more if waiting is Waiting.PARAMETERS else states):
+        raise PlanError(
+            f"there are no {waiting.value} that the host could hold", kind="does-not-fit",
+            where=one.name, remedy="use more devices or more memory",
+        )  # fmt: skip
+    return states, more
 
 
 def _traced(one: One, request: Request) -> Traced:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .degrees import EXPERT, IDLE, SEQUENCE, TENSOR, degrees
+from .degrees import EXPERT, IDLE, SEQUENCE, TENSOR, Degrees, degrees
 from .kept import FULL, HOST, INPUT, LIGHT, NONE, Kept
 from .record import Exported, Subject, json_bytes
+
+_AWAY = {"device": "cpu", "pin_memory": True}
 
 
 def deepspeed(subject: Subject) -> Exported:
@@ -22,7 +24,7 @@ def deepspeed(subject: Subject) -> Exported:
         "train_micro_batch_size_per_gpu": d.micro_batch,
         "gradient_accumulation_steps": d.microbatches,
         "train_batch_size": d.micro_batch * d.microbatches * replicas,
-        "zero_optimization": _zero(d.zero, _offloads(subject, notes)),
+        "zero_optimization": _zero(d.zero, _offloads(d, notes)),
     }
     if d.dtype == "bfloat16":
         config["bf16"] = {"enabled": True}
@@ -62,22 +64,23 @@ def _checkpointing(kept: Kept, notes: list[str]) -> dict[str, Any]:
     return {"activation_checkpointing": section}
 
 
-def _offloads(subject: Subject, notes: list[str]) -> bool:
-    """Whether the optimizer's state is on the host, which DeepSpeed has whole or not at all."""
-    program = subject.analysed.program
-    held = len(program.host_states)
-    states = program.roles.count("optimizer-state")
-    if held:
-        notes.append(
-            f"the plan keeps {held} of {states} arrays of the optimizer's state on the host, "
-            "DeepSpeed all of them, where its CPU optimizer updates them"
-        )
-    return held > 0
+def _offloads(d: Degrees, notes: list[str]) -> dict[str, Any]:
+    """What is on the host between steps, of which DeepSpeed has all of a kind or nothing."""
+    found: dict[str, Any] = {}
+    if d.state_on_host:
+        found["offload_optimizer"] = _AWAY
+        notes.append(f"the plan keeps {d.state_on_host:.1%} of the optimizer's state on the host, "
+                     "DeepSpeed all of it, where its CPU optimizer updates it")  # fmt: skip
+    if d.parameters_on_host:
+        share = f"the plan keeps {d.parameters_on_host:.1%} of the parameters on the host"
+        if d.zero == 3:
+            found["offload_param"] = _AWAY
+        notes.append(f"{share}, DeepSpeed {'all of them' if d.zero == 3 else 'only with ZeRO-3'}")
+    return found
 
 
-def _zero(stage: int, offload: bool) -> dict[str, Any]:
-    away: dict[str, Any] = {"offload_optimizer": {"device": "cpu", "pin_memory": True}}
+def _zero(stage: int, away: dict[str, Any]) -> dict[str, Any]:
     if stage == 0:
-        return {"stage": 0} if not offload else {"stage": 1, **away}
+        return {"stage": 0} if not away else {"stage": 1, **away}
     return {"stage": stage, "overlap_comm": True, "contiguous_gradients": True,
-            "reduce_scatter": stage >= 2, **(away if offload else {})}  # fmt: skip
+            "reduce_scatter": stage >= 2, **away}  # fmt: skip

@@ -15,7 +15,7 @@ from ...common.units_text import bytes_text
 from ...sharding.cost.account import Collective
 from ..analysed_plan import AnalysedPlan
 from .edits import edits
-from .kept import Kept, kept, state_on_host
+from .kept import Kept, kept, on_host
 from .origin import origin
 
 DATA, SEQUENCE, EXPERT, TENSOR, IDLE = "data", "sequence", "expert", "tensor", "idle"
@@ -35,6 +35,7 @@ class Degrees:
     dtype: element type of most products.
     kept: what the backward pass has of the forward pass.
     state_on_host: share of the optimizer's state [bytes] that is on the host between steps.
+    parameters_on_host: the same of parameters.
     pipeline: number of stages.
     notes: decisions that the degrees do not express.
     """
@@ -48,6 +49,7 @@ class Degrees:
     dtype: str
     kept: Kept
     state_on_host: float
+    parameters_on_host: float
     pipeline: int
     notes: tuple[str, ...]
 
@@ -99,7 +101,7 @@ def degrees(analysed: AnalysedPlan) -> Degrees:
     return Degrees(
         meaning, dict(analysed.program.mesh), zero, _sequence_parallel(analysed, tensor),
         _batch(analysed), analysed.program.microbatches, _dtype(analysed),
-        kept(analysed), state_on_host(analysed), 1,
+        kept(analysed), on_host(analysed, "optimizer-state"), on_host(analysed, "parameter"), 1,
         (*notes, *more, *_edited(analysed)),
     )  # fmt: skip
 

@@ -95,11 +95,11 @@ def kept(analysed: AnalysedPlan) -> Kept:
     return Kept(kind, parts, core, light, tuple(dict.fromkeys(others)))
 
 
-def state_on_host(analysed: AnalysedPlan) -> float:
-    """Share of the bytes of the optimizer's state that is on the host from step to step."""
+def on_host(analysed: AnalysedPlan, role: str) -> float:
+    """Share of the bytes of the arguments of a role that is on the host from step to step."""
     sizes = {
         n: item.type.nbytes
-        for n, item in enumerate(analysed.graph.inputs) if item.role == "optimizer-state"
+        for n, item in enumerate(analysed.graph.inputs) if item.role == role
     }  # fmt: skip
     away = sum(sizes.get(n, 0) for n in analysed.program.host_states)
     return away / sum(sizes.values()) if away else 0.0

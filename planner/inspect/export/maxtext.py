@@ -29,10 +29,7 @@ def maxtext(subject: Subject) -> Exported:
     lines.append(f"gradient_accumulation_steps: {d.microbatches}")
     lines.append(f"dtype: {d.dtype}")
     lines += _remat(d.kept, notes)
-    if analysed.program.host_states:
-        lines.append("optimizer_memory_host_offload: True")
-        notes.append(f"the plan keeps {len(analysed.program.host_states)} arrays of state on the "
-                     "host, MaxText all of the optimizer's")  # fmt: skip
+    lines += _on_host(d, notes)
     if d.zero in (1, 2):
         notes.append(f"ZeRO-{d.zero} has no setting: parameters are whole over {DATA} axes here, "
                      "optimizer state too")  # fmt: skip
@@ -40,6 +37,18 @@ def maxtext(subject: Subject) -> Exported:
                  "has rules derived from the plan")  # fmt: skip
     lines += [f"# not expressed: {note}" for note in notes]
     return Exported(("\n".join(lines) + "\n").encode(), (), tuple(notes))
+
+
+def _on_host(d: Degrees, notes: list[str]) -> list[str]:
+    """What is on the host between steps, of which MaxText has all of a kind or nothing."""
+    kinds = (
+        ("optimizer", "the optimizer's state", d.state_on_host),
+        ("parameter", "the parameters", d.parameters_on_host),
+    )
+    there = [kind for kind in kinds if kind[2]]
+    notes += [f"the plan keeps {share:.1%} of {what} on the host, MaxText all"
+              for _, what, share in there]  # fmt: skip
+    return [f"{name}_memory_host_offload: True" for name, _, _ in there]
 
 
 def _levels(analysed: AnalysedPlan, d: Degrees) -> tuple[Mapping[str, int], Mapping[str, int]]:

@@ -54,6 +54,9 @@ def model_fields(kept: Kept, notes: list[str]) -> Mapping[str, Field]:
 
 def optimizer_fields(d: Degrees, notes: list[str]) -> Mapping[str, Field]:
     """The share of the optimizer's state that is on the host, where Megatron also updates it."""
+    if d.parameters_on_host:
+        notes.append(f"{d.parameters_on_host:.1%} of the parameters are on the host, which "
+                     "Megatron has no setting for")  # fmt: skip
     if not d.state_on_host:
         return {}
     share = f"{d.state_on_host:.1%} of the optimizer's state is on the host"

@@ -46,9 +46,10 @@ def torchtitan(subject: Subject) -> Exported:
         "[activation_checkpoint]",
         *_checkpoint(d.kept, notes),
     ]
-    if d.state_on_host:
-        notes.append(f"{d.state_on_host:.1%} of the optimizer's state is on the host; torchtitan's "
-                     "enable_cpu_offload moves parameters and gradients too")  # fmt: skip
+    kinds = (("optimizer's state", d.state_on_host), ("parameters", d.parameters_on_host))
+    if there := [f"{share:.1%} of the {what}" for what, share in kinds if share]:
+        notes.append(f"on the host: {', '.join(there)}; torchtitan's enable_cpu_offload moves all "
+                     "of both, and gradients")  # fmt: skip
     if d.batch and examples * replicas * shards * d.microbatches != d.batch:
         notes.append(f"{d.batch} examples do not divide over {replicas * shards} replicas")
     lines += [f"# not expressed: {note}" for note in notes]

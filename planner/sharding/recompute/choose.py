@@ -50,6 +50,7 @@ def choose(
     copy_s: Callable[[float], float] | None = None,
     *,
     states: Sequence[State] | None = None,
+    always: int = 0,
 ) -> Chosen[T]:
     """Chooses what a program computes again and what waits on the host, and plans it.
 
@@ -68,8 +69,9 @@ def choose(
         cutoff_s: upper limit of the step [s].
         copy_s: seconds of copying an amount of all devices together to the host [byte]; None if
             nothing may go there that the program does not send there.
-        states: state that waits on the host in every variant, the largest first; of the fastest,
-            then as little as fits. None if none may.
+        states: arguments that wait on the host in every variant, in the order in which they go
+            there; of the fastest, then as few as fit. None if none may.
+        always: number of those that have to, as less was tried.
 
     Raises:
         PlanError: if no variant has a plan that fits, or is below the cutoff.
@@ -88,7 +90,7 @@ def choose(
     # with less state on the host a step is shorter by no more than its copies
     found = _chosen(traced, request, away, seconds_of, rough, cutoff_s + saved_s, copy_s)
     most = replace(found, variant=tried[digest(found.variant.traced.graph)])
-    least = _with_less_state(most, found.variant, every, request, search)
+    least = _with_less_state(most, found.variant, every, always, request, search)
     if least.found.step_s >= cutoff_s:
         raise PlanError(
             "no plan with state on the host is below the step that there is already",
@@ -101,24 +103,26 @@ def _with_less_state(
     most: Chosen[T],
     here: Variant,
     states: Sequence[int],
+    always: int,
     request: Request,
     search: Callable[[Variant, float], T],
 ) -> Chosen[T]:
-    """The plan with as few of the states on the host as fit, found by bisection.
+    """The plan with as few of the arguments on the host as fit, found by bisection.
 
     Args:
         most: the plan with all of them there.
-        here: its variant with all of them on the devices, which does not fit.
-        states: arguments, the largest first.
+        here: its variant with all of them on the devices.
+        states: arguments, in the order in which they go to the host.
+        always: number of those with which alone it does not fit.
         request: options and progress.
         search: plans a variant.
     """
-    best, few, many = most, 0, len(states)
+    best, few, many = most, always, len(states)
     for _ in range(BISECTIONS):
         if many - few < 2 or request.over:
             break
         count = (few + many) // 2
-        request.say(f"{count} states on the host")
+        request.say(f"{count} arguments on the host")
         variant = with_states(here, states[:count])
         try:
             found = search(variant, best.found.step_s)

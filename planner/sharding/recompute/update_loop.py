@@ -29,12 +29,15 @@ class Update:
     donated: Mapping[int, int]
 
 
-def host_copy(numbers: Numbers, op: str, value: Value, like: Item | None = None) -> Item:
+def host_copy(
+    numbers: Numbers, op: str, value: Value, like: Item | None = None, *, backward: bool = False
+) -> Item:
     """A copy of a value to the host, or back; `like` is the item that it serves."""
     type_ = value.type if isinstance(value, Literal) else numbers.types[value]
     primitive, params = host_copies()[op]
     node = Node(op, (), (type_,), (), (), like.node.source if like else "")
-    return Item(node, Binding(primitive, params), [value], [numbers.new(type_)], False)
+    binding = Binding(primitive, params, backward=backward)
+    return Item(node, binding, [value], [numbers.new(type_)], backward)
 
 
 def update_loop(draft: Draft, update: Update) -> None:

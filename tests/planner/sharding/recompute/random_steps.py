@@ -17,7 +17,7 @@ from ir.analysis import Decisions, flatten, host_values
 from ir.trace import Program, Traced, trace
 from planner import PlanError
 from planner.emit import compile_plan
-from planner.sharding.recompute.host_states import states_of
+from planner.sharding.recompute.host_states import parameters_of, states_of
 from planner.sharding.recompute.hosted import stacked_values
 from planner.sharding.recompute.keep import recomputes
 from planner.sharding.recompute.saved import Layer, layers_of
@@ -48,9 +48,10 @@ def random_stacks(program: Program, seed: int) -> list[tuple[tuple[int, ...], in
 
 
 def random_states(traced: Traced, seed: int) -> list[int]:
-    """State of the optimizer, each array with one chance in two."""
+    """State of the optimizer and parameters of loops, each array with one chance in two."""
     draw = random.Random(seed)
-    return [one.argument for one in states_of(traced) if draw.random() < 0.5]
+    may = (*states_of(traced), *parameters_of(traced))
+    return [one.argument for one in may if draw.random() < 0.5]
 
 
 def whole_on_host(graph: Graph, decisions: Decisions) -> Decisions:
