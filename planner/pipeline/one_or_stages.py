@@ -22,7 +22,12 @@ from ..common.request import OutOfTimeError, Request
 from ..common.stop import PROVED, Stop
 from ..files.plan_file import ONE_PROGRAM, Pipeline, StageCost, StageRow, file_of
 from ..files.program_plan import BaselineRow, ProgramPlan, fits
-from ..sharding.fewest_microbatches import fewest, fewest_or_faster, fewest_or_states
+from ..sharding.fewest_microbatches import (
+    fewest,
+    fewest_or_faster,
+    fewest_or_states,
+    waiting_on_host,
+)
 from ..sharding.planned_program import PlannedProgram
 from ..sharding.wished import asks_for_shardings, with_asked
 from ..training.step_call import params_and_batch
@@ -110,7 +115,9 @@ def _one_if_it_fits(search: PipelineSearch, request: Request) -> Planned:
         found, why = (None, "") if single else _tried(search)
         try:
             step_s = found.ranked.step_s if found else float("inf")
-            return in_one_program(fewest(search.training, request, step_s, states=True))
+            return in_one_program(
+                waiting_on_host(lambda kind: fewest(search.training, request, step_s, kind))
+            )
         except PlanError as other:
             if other.kind not in ("does-not-fit", "not-faster"):
                 raise

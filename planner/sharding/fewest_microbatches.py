@@ -29,7 +29,7 @@ def plan_step(one: One, request: Request) -> PlannedProgram:
     try:
         return plan_one(one, request)
     except PlanError as error:
-        return _waiting(error, request, lambda waiting: plan_one(one, request, waiting=waiting))
+        return _or_waiting(error, request, lambda waiting: plan_one(one, request, waiting=waiting))
 
 
 def fewest_or_states(
@@ -43,7 +43,7 @@ def fewest_or_states(
     try:
         return fewest_or_faster(training, request, cutoff_s)
     except PlanError as error:
-        return _waiting(
+        return _or_waiting(
             error, request, lambda waiting: fewest(training, request, cutoff_s, waiting)
         )
 
@@ -68,20 +68,35 @@ def fewest_or_faster(
         return found
 
 
-def _waiting(
-    error: PlanError, request: Request, plan: Callable[[Waiting], PlannedProgram]
-) -> PlannedProgram:
-    """A plan with state on the host, or else with parameters too, after one without did not fit."""
-    if error.kind != "does-not-fit" or not may_offload(request.options, request.machine):
-        raise error
+def waiting_on_host(plan: Callable[[Waiting], PlannedProgram]) -> PlannedProgram:
+    """A plan with state on the host, or else with parameters too.
+
+    Raises:
+        PlanError: of the first that the memory of the host forbids, else of the last.
+    """
+    refused: list[PlanError] = []
     for waiting in (Waiting.STATES, Waiting.PARAMETERS):
         try:
             return plan(waiting)
-        except PlanError as other:
-            if other.kind != "does-not-fit":
+        except PlanError as error:
+            if error.kind != "does-not-fit":
                 raise
-            refused = _also_on_hosts(error, other)
-    raise refused from error
+            refused.append(error)
+    raise next((error for error in refused if error.where == HOST), refused[-1])
+
+
+def _or_waiting(
+    error: PlanError, request: Request, plan: Callable[[Waiting], PlannedProgram]
+) -> PlannedProgram:
+    """As `waiting_on_host`, after a plan with everything on the devices did not fit."""
+    if error.kind != "does-not-fit" or not may_offload(request.options, request.machine):
+        raise error
+    try:
+        return waiting_on_host(plan)
+    except PlanError as other:
+        if other.kind != "does-not-fit":
+            raise
+        raise _also_on_hosts(error, other) from other
 
 
 def _also_on_hosts(error: PlanError, other: PlanError) -> PlanError:

@@ -36,7 +36,7 @@ EVERY_CHOICE_OF = 6  # nodes, of which every choice is planned
 ROUGHLY_EVERY_OF = 9
 CHECKPOINT = ", jax.checkpoint around layers"
 BISECTIONS = 3  # plans with some of the state on the host; not measured
-PART_STATES = "offload: the lower bound is that of the choices of state that were planned"
+PART_STATES = "offload: the lower bound is that of the choices of arrays that were planned"
 PART = "recompute: the lower bound is that of the choices that were planned, not of all"
 
 
