@@ -23,8 +23,8 @@ predicted and as XLA's GPU compiler reserves it; `offloaded` is `alternate` with
 host. No GPU is needed (`pip install 'meshwright[gpu-aot]'`).
 
 `states`: training steps that do not fit without the host's memory, float32 with AdamW: Llama-3 8B
-on two H100 (activations there) and Llama-2 7B on one (state of the optimizer), one sequence for
-each; predicted beside compiled likewise.
+on two H100 (activations there) and Llama-2 7B on one (state of the optimizer; with 45 GB of memory
+parameters too), one sequence for each; predicted beside compiled likewise.
 """
 
 from __future__ import annotations
@@ -69,14 +69,15 @@ HEAD = (
     "\n| policy | step s | predicted GB | compiled GB | difference | host: predicted MB "
     "| compiled MB |\n|---|---|---|---|---|---|---|"
 )
-# name -> (model, cluster, sequences)
+LLAMA_2 = Transformer(
+    32, 4096, 32, 32, 11008, gated=True, vocab=32000, seq=4096, wide_weights=True
+)
+# name -> (model, cluster, sequences, limit of memory [GB])
 STATES = {
-    "llama-3 8b": (LLAMA, "2xh100", 2),
-    "llama-2 7b": (
-        Transformer(32, 4096, 32, 32, 11008, gated=True, vocab=32000, seq=4096, wide_weights=True),
-        "1xh100", 1,
-    ),
-}  # fmt: skip
+    "llama-3 8b": (LLAMA, "2xh100", 2, 72),
+    "llama-2 7b": (LLAMA_2, "1xh100", 1, 72),
+    "llama-2 7b, 45 GB": (LLAMA_2, "1xh100", 1, 45),
+}
 
 
 class Choice:
@@ -184,11 +185,11 @@ def states() -> list[Any]:
     """Prints predicted beside compiled memory of steps that need the host; returns the rows."""
     print(HEAD)
     rows: list[Any] = []
-    for name, (model, cluster, sequences) in STATES.items():
+    for name, (model, cluster, sequences, limit_gb) in STATES.items():
         found = plan(
             model.loss, model.parameters(), model.batch(sequences), cluster=cluster,
             optimizer=adam(copies=False), pipeline="off", baselines=False, substitutions=False,
-            padding=False,
+            padding=False, memory_bytes=limit_gb * 10**9,
         )  # fmt: skip
         assert found.program.host_bytes
         rows.append(beside_compiled(name, found))
