@@ -204,7 +204,7 @@ def one(name: str, which: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Plans in this process: `free`, on the peer's `mesh`, or with the peer's plan as pins."""
     mesh, batch = ROWS[name]
     fn, args, keys = target(name, batch=batch, unrolled=bool(given.get("unrolled")))
-    settings = keys | {"cluster": f"{math.prod(mesh)}xh100"}
+    settings = keys | {"cluster": f"{math.prod(mesh)}xh100", "recompute": "written"}
     if which != "free":
         settings |= {"mesh": mesh, "baselines": False}
     if which == "pinned":

@@ -74,6 +74,7 @@ def one(cell: str) -> dict[str, Any]:
         found = plan(
             model.loss, model.parameters(), batch, optimizer=adam(copies=True),
             cluster=f"{devices}x{gpu}", pipeline="off", substitutions=False,
+            recompute="written",
         )  # fmt: skip
     except PlanError as error:
         return {"why": str(error).splitlines()[0]}

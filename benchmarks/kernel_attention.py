@@ -59,7 +59,7 @@ def _planned(model: Transformer, sequences: int) -> Any:
     return plan(
         model.loss, model.parameters(), model.batch(sequences), optimizer=OPTIMIZER,
         cluster=CLUSTER, pipeline="off", baselines=False, substitutions=False, padding=False,
-        attention="written",
+        attention="written", recompute="written",
     )  # fmt: skip
 
 

@@ -61,6 +61,7 @@ def one(name: str, *, without: bool, compiled: bool) -> dict[str, Any]:
         found = plan(
             model.loss, model.parameters(), model.batch(sequences), optimizer=optax.adamw(1e-4),
             cluster=f"{devices}xh100", pipeline="off", baselines=False, substitutions=False,
+            recompute="written",
         )  # fmt: skip
     except PlanError as error:
         return {"why": str(error).splitlines()[0]}

@@ -69,9 +69,7 @@ HEAD = (
     "\n| policy | step s | predicted GB | compiled GB | difference | host: predicted MB "
     "| compiled MB |\n|---|---|---|---|---|---|---|"
 )
-LLAMA_2 = Transformer(
-    32, 4096, 32, 32, 11008, gated=True, vocab=32000, seq=4096, wide_weights=True
-)
+LLAMA_2 = Transformer(32, 4096, 32, 32, 11008, gated=True, vocab=32000, seq=4096, wide_weights=True)
 # name -> (model, cluster, sequences, limit of memory [GB])
 STATES = {
     "llama-3 8b": (LLAMA, "2xh100", 2, 72),

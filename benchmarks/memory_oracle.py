@@ -31,7 +31,7 @@ from ir.trace import Traced, trace
 from planner import PlanError, plan
 from planner.common.options import Options
 from planner.common.request import Request
-from planner.sharding.plan_program import One, plan_traced
+from planner.sharding.plan_traced import One, plan_traced
 from planner.sharding.recompute.saved import Key, layers_of
 from planner.sharding.recompute.variants import kept_by, variant_of
 from planner.training.step_call import StepCall

@@ -42,7 +42,7 @@ from planner.pipeline.stage_planner import phases_of
 from planner.sharding.fewest_microbatches import TRAINING_ROLES
 from planner.sharding.ordering.plan import row_of
 from planner.sharding.ordering.rows import as_ordered
-from planner.sharding.plan_program import program_for
+from planner.sharding.plan_traced import program_for
 from planner.sharding.problem.program import InFlight, Program
 from planner.sharding.search.context import Candidate
 from planner.sharding.search.hand_written import best_within

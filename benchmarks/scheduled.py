@@ -62,7 +62,7 @@ def one(model: Any, baseline: str | None, mesh: tuple[int, ...]) -> dict[str, An
     fn, args, settings = partial(model.target, jax.eval_shape)()
     start = time.process_time()
     found = plan(fn, *args, cluster="8xh100", mesh=mesh, baseline=baseline,
-                 baselines=baseline is not None,
+                 baselines=baseline is not None, recompute="written",
                  **settings)  # fmt: skip
     verified = verify(found, compiler="gpu-aot")
     overlap = verified.overlap

@@ -20,7 +20,7 @@ from planner.common.stop import Stop
 from planner.pipeline.planned import in_one_program
 from planner.result.plan import Plan
 from planner.sharding.lower import Decided
-from planner.sharding.plan_program import One, planned, program_for
+from planner.sharding.plan_traced import One, planned, program_for
 from planner.sharding.problem.build import Builder
 from planner.sharding.problem.program import Program
 from planner.sharding.problem.records import Built, MenuCache

@@ -28,7 +28,7 @@ from ..files.plan_text import plan_line
 from ..pipeline.planned import Planned, in_one_program
 from ..result.plan import Plan
 from ..sharding.fewest_microbatches import plan_step
-from ..sharding.plan_program import One
+from ..sharding.plan_traced import One
 from ..sharding.written_attention import with_kernels
 from ..solver.numba_processes import is_compiling
 from ..training.step_call import StepCall

@@ -19,7 +19,7 @@ from ..common.request import Request
 from ..common.store.keys import Memory, memory_of
 from ..files.program_plan import SubstitutionRow
 from ..sharding.cost.least_seconds import least_work_s
-from ..sharding.plan_program import One, planned, program_for
+from ..sharding.plan_traced import One, planned, program_for
 from ..sharding.planned_program import PlannedProgram
 from ..sharding.problem.program import InFlight, Program
 from ..sharding.problem.records import Menus

@@ -11,7 +11,8 @@ from ..common.options import Options
 from ..common.stop import Stop
 from ..common.store.keys import Memory, key_of
 from ..files.program_plan import ProgramPlan
-from ..sharding.plan_program import One, key_of_one
+from ..sharding.plan_program import key_of_one
+from ..sharding.plan_traced import One
 from ..sharding.search.context import Effort
 from ..sharding.search.stored_plans import is_sound
 from ..solver.cached import FINAL

@@ -8,7 +8,8 @@ from ..common.errors import HeldError, IndivisibleError, PlanError, ShortError
 from ..common.request import Request
 from ..training.training import Training
 from .host_limit import HOST
-from .plan_program import One, plan_one
+from .plan_program import plan_one
+from .plan_traced import One
 from .planned_program import PlannedProgram
 from .recompute.host_states import Waiting
 from .search.asked import may_offload

@@ -1,15 +1,15 @@
 # pyright: basic
-"""Plans one program: trace, search over meshes, rewrites, and the plan file."""
+"""Plans one program: trace, choice of its variant, rewrites."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 
-from costmodel import Cluster, CollectiveModel, ComputeModel, missing_sizes
+from costmodel import Cluster, CollectiveModel, ComputeModel
 from ir import TO_HOST, IRError, TraceError, check, digest
 from ir.trace import Traced, trace
 from substitutions import draft_of
@@ -20,23 +20,20 @@ from ..common.request import Request
 from ..common.stop import PROVED, Stop
 from ..common.store.keys import Memory, memory_of
 from ..files.program_plan import ProgramPlan, SubstitutionRow
-from ..training.step_call import StepCall
 from .check_effects import check_effects
 from .held import check_held
-from .host_limit import check_host, host_limit_of, naming_the_host
+from .host_limit import host_limit_of, naming_the_host
 from .nested_maps import check_maps
 from .ordering.plan import with_order
 from .ordering.rows import as_ordered
 from .padding.plan import with_padding
 from .padding.rows import as_padded
+from .plan_traced import One, donated_of, plan_traced, program_for, ties_of
 from .planned_program import PlannedProgram
-from .problem.program import InFlight, Program, Programs
 from .problem.records import Menus
 from .recompute.choose import Chosen, choose
 from .recompute.host_states import State, Waiting, parameters_of, states_of, within_hosts
-from .recompute.node_seconds import node_seconds
-from .recompute.rough_plans import RoughPlans
-from .recompute.variants import Variant, as_planned
+from .recompute.variants import as_planned
 from .rewrite.estimate import Estimator
 from .rewrite.joint_extraction import searched
 from .rewrite.price import Pricer, wall_s
@@ -46,35 +43,15 @@ from .rewrite.search import MOST_SAVED, WORTH, RewriteSearch
 from .rewrite.searched_rules import rules_for
 from .search.asked import may_offload
 from .search.context import Candidate
-from .search.found_to_file import idle_axes, outcome
-from .search.over_meshes import Search, SearchOutcome, limit_of
+from .search.over_meshes import limit_of
 from .search.stored_plans import plan_key, store_plan, stored_plan
 from .searched import Searched
 from .sorted_rows.plan import with_blocks
 from .sorted_rows.rows import as_blocked
+from .variant_plans import VariantPlans
 from .wished import with_asked
 
 ROUNDING = 1e-9  # relative: a bound that is a step less its least gain
-
-
-@dataclass(frozen=True)
-class One:
-    """One step to plan.
-
-    call: the step and its arguments.
-    microbatches: number of micro-batches in the step.
-    donate: indices of donated arguments.
-    roles: role of each argument.
-    name: name of the function.
-    in_flight: micro-batches in flight of a pipeline stage.
-    """
-
-    call: StepCall
-    microbatches: int
-    donate: tuple[int, ...]
-    roles: tuple[str, ...]
-    name: str
-    in_flight: InFlight | None = None
 
 
 def plan_one(
@@ -110,31 +87,18 @@ def plan_one(
         if stored is not None:
             spent = {"trace": time.monotonic() - begun, "total": time.monotonic() - request.start}
             return replace(stored, seconds=stored.seconds | spent)
-    programs, menus = Programs(), Menus()
-    held = program_for(traced, options, machine, programs).facts.held_bytes()
+    plans = VariantPlans(one, traced, request, memory, begun)
+    held = program_for(traced, options, machine, plans.programs).facts.held_bytes()
     with naming_the_host(movable_bytes - moved_bytes):
         check_held(held - moved_bytes, limit_of(options, machine), machine, "its arguments")
-
-    def search(variant: Variant, cutoff_s: float, wished: Request = request) -> Searched:
-        since = begun if variant.traced is traced else time.monotonic()
-        found = plan_traced(
-            one, variant.traced, wished, since, memory, cutoff_s, menus=menus, programs=programs
-        )
-        return Searched(*found)
-
-    def pricer(traced: Traced, best: Candidate) -> Pricer:
-        return Pricer(machine, options, best, _ties(traced), _donated(traced), programs)
-
-    with naming_the_host(movable_bytes - moved_bytes):
         chosen = choose(
-            traced, request, search,
-            lambda t: node_seconds(program_for(t, options, machine, programs).facts, machine),
-            lambda found: RoughPlans(
-                traced, lambda t: pricer(t, found.outcome.best), limit_of(options, machine)
-            ), cutoff_s, _copy_s(machine) if may_offload(options, machine) else None,
+            traced, request, plans.search, plans.seconds_of,
+            lambda found: plans.rough(found.outcome.best), cutoff_s,
+            _copy_s(machine) if may_offload(options, machine) else None, quick=plans.quick,
             states=moved if waiting else None,
             always=len({*states}.intersection(moved)) if more else 0,
         )  # fmt: skip
+    search, pricer = plans.search, plans.pricer
     known = Searched(_as_chosen(chosen.found.plan, chosen), chosen.found.outcome)
     known, whole = with_padding(known, chosen.variant.traced, request, search, pricer)
     known, whole = with_blocks(known, whole, request, search, pricer)
@@ -143,7 +107,7 @@ def plan_one(
     near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
     if options.substitutions and options.baseline is None and near and not request.over:
         try:
-            plan = _rewritten(one, plan, best, whole, request, memory, menus)
+            plan = _rewritten(one, plan, best, whole, request, memory, plans.menus)
         except KeyboardInterrupt:
             if not interruption.kept(found=True):
                 raise
@@ -255,7 +219,7 @@ def _rewritten(
     machine, options = request.machine, request.options
     request.say("substitute")
     begun, program = time.monotonic(), plan.program
-    pricer = Pricer(machine, options, best, _ties(traced), _donated(traced))
+    pricer = Pricer(machine, options, best, ties_of(traced), donated_of(traced))
     estimator = Estimator(machine, ComputeModel(machine), CollectiveModel(machine))
     plain_s = wall_s(best.account, machine)
     rewrite_search = RewriteSearch(
@@ -298,104 +262,7 @@ def key_of_one(one: One, traced: Traced, machine: Cluster, options: Options, *mo
     """Key of a step's plan in the plan store; `more`: further parts of the key."""
     parts = (
         traced.text, one.microbatches, one.call.reduction, one.call.warnings,
-        traced.warnings, traced.donated, _ties(traced), [i.role for i in traced.graph.inputs],
+        traced.warnings, traced.donated, ties_of(traced), [i.role for i in traced.graph.inputs],
         [repr(each) for each in more],
     )  # fmt: skip
     return plan_key(one.name, parts, machine, options)
-
-
-def plan_traced(
-    one: One,
-    traced: Traced,
-    request: Request,
-    begun: float,
-    memory: Memory | None = None,
-    cutoff_s: float = float("inf"),
-    known: Sequence[Candidate] = (),
-    menus: Menus | None = None,
-    programs: Programs | None = None,
-) -> tuple[PlannedProgram, SearchOutcome]:
-    """Plans a traced step.
-
-    Args:
-        one: the step.
-        traced: its traced program.
-        request: machine, options, and progress callback.
-        begun: time at which tracing began [s].
-        memory: the plan store; None for that of the options.
-        cutoff_s: upper limit of the step [s].
-        known: plans of the program as starting points.
-        menus: menus of other searches on the same cluster.
-        programs: those that have been prepared for it.
-
-    Raises:
-        PlanError: if nothing fits in memory, or the plan not in that of the hosts.
-    """
-    program = program_for(traced, request.options, request.machine, programs)
-    program = program.holding(one.in_flight)
-    traced_s = time.monotonic() - begun
-    search = Search(program, request, memory, cutoff_s=cutoff_s, known=known, menus=menus)
-    made = planned(one, traced, search, found := search.run(), traced_s)
-    check_host(made.program.host_bytes, request.machine)
-    return made, found
-
-
-def planned(
-    one: One, traced: Traced, search: Search, found: SearchOutcome, traced_s: float
-) -> PlannedProgram:
-    """The plan that a search found.
-
-    Args:
-        one: the step.
-        traced: its traced program.
-        search: the finished search.
-        found: its outcome.
-        traced_s: seconds of tracing.
-    """
-    program, total_s = _file(one, traced, search, found), time.monotonic() - search.request.start
-    seconds = {"trace": traced_s, "substitute": 0.0, **found.seconds, "inter": 0.0}
-    seconds["total"] = total_s
-    return PlannedProgram(program, traced, seconds)
-
-
-def program_for(
-    traced: Traced, options: Options, machine: Cluster, programs: Programs | None = None
-) -> Program:
-    """Prepares a traced step for the search on a machine, unless it is among `programs`."""
-    known, alone = programs or Programs(), machine.num_devices == 1
-    return known.of(traced.graph, _ties(traced), _donated(traced), options, alone=alone)
-
-
-def _ties(traced: Traced) -> tuple[tuple[int, int], ...]:
-    """Ties in positions of the graph's inputs, which start with captured constants."""
-    heads = len(traced.program.consts)
-    return tuple((a + heads, b) for a, b in traced.tied)
-
-
-def _donated(traced: Traced) -> frozenset[int]:
-    heads = len(traced.program.consts)
-    return frozenset(a + heads for a in traced.donated)
-
-
-def _file(one: One, traced: Traced, search: Search, found: SearchOutcome) -> ProgramPlan:
-    machine, options = search.cluster, search.options
-    warnings = (
-        *traced.warnings, *one.call.warnings,
-        *dict.fromkeys(search.scope.program.flat.warnings),
-        *idle_axes(found.best, machine), *missing_sizes(machine),
-    )  # fmt: skip
-    return ProgramPlan(
-        name=one.name,
-        graph_digest=digest(traced.graph),
-        graph=traced.text,
-        microbatches=one.microbatches,
-        emission=options.emission,
-        loss_reduction=one.call.reduction,
-        donated=traced.donated,
-        ties=_ties(traced),
-        roles=tuple(item.role for item in traced.graph.inputs),
-        substitutions=(),
-        traced_digest="",
-        warnings=warnings,
-        **outcome(found, machine, options, search.limit),
-    )

@@ -21,7 +21,7 @@ from ..common.request import Request
 from ..files.program_plan import AttentionRow
 from ..training.step_call import StepCall
 from .cost.least_seconds import least_step_s
-from .plan_program import program_for
+from .plan_traced import program_for
 
 SHORT: Final = ("bfloat16", "float16")
 SLOWER: Final = "the kernel is not faster at this size"

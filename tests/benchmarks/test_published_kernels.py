@@ -17,7 +17,7 @@ from costmodel import ComputeModel, parse_cluster
 from ir.trace import trace
 from planner.common.options import Options
 from planner.sharding.fewest_microbatches import TRAINING_ROLES
-from planner.sharding.plan_program import program_for
+from planner.sharding.plan_traced import program_for
 from planner.sharding.problem.program import Program
 from planner.training.training import Training
 

@@ -19,18 +19,18 @@ from ...common.request import Request
 from ..search.context import WORTH as LEAST_GAIN
 from .chosen import Chosen, Rough, T
 from .every_choice import best_of_every, every_choice
-from .frontier import SecondsOf, frontier
+from .frontier import SecondsOf, frontier, work_s
 from .host_states import State
 from .keep import recomputes
+from .keep_more import WORTH, Quick, keeping_more
 from .kinds import KINDS, chosen_by_kind
 from .passes import differentiates
 from .saved import Key, Layer, layers_of
 from .variants import Variant, hosted_variants, kept_by, variant_of, with_states
 
 MOST_CHOICES = 8
-# Not measured: share of the step that another choice must save, by its rough plan; share of the
-# memory limit below which a plan counts as not slowed down by it.
-WORTH, SPARE = 0.002, 0.5
+# Share of the memory limit below which a plan counts as not slowed down by it; not measured.
+SPARE = 0.5
 EVERY_CHOICE_OF = 6  # nodes, of which every choice is planned
 # Nodes of which every choice has a rough plan; `benchmarks memory-oracle` has programs of 9.
 ROUGHLY_EVERY_OF = 9
@@ -49,16 +49,18 @@ def choose(
     cutoff_s: float,
     copy_s: Callable[[float], float] | None = None,
     *,
+    quick: Callable[[], Quick | None] = lambda: None,
     states: Sequence[State] | None = None,
     always: int = 0,
 ) -> Chosen[T]:
     """Chooses what a program computes again and what waits on the host, and plans it.
 
-    With "auto" the program as written is planned first. If it does not fit, every other choice is
-    planned. If it fits, but a limit of memory makes its step s seconds longer, choices that add
-    less than s seconds of work have a rough plan each; the one with the fastest is planned, and
-    kept if its step is shorter. With "search" every choice is planned, the program as written
-    first.
+    With "auto" a program that computes values again where memory need not is planned as
+    `keeping_more` says. Any other is planned first as it is written. If it does not fit, every
+    other choice is planned. If it fits, but a limit of memory makes its step s seconds longer,
+    choices that add less than s seconds of work have a rough plan each; the one with the fastest is
+    planned, and kept if its step is shorter. With "search" every choice is planned, the program as
+    written first.
 
     Args:
         traced: the program as it was written.
@@ -69,6 +71,7 @@ def choose(
         cutoff_s: upper limit of the step [s].
         copy_s: seconds of copying an amount of all devices together to the host [byte]; None if
             nothing may go there that the program does not send there.
+        quick: a rough plan of the program as written, if there is one that fits.
         states: arguments that wait on the host in every variant, in the order in which they go
             there; of the fastest, then as few as fit. None if none may.
         always: number of those that have to, as less was tried.
@@ -77,7 +80,7 @@ def choose(
         PlanError: if no variant has a plan that fits, or is below the cutoff.
     """
     if states is None:
-        return _chosen(traced, request, search, seconds_of, rough, cutoff_s, copy_s)
+        return _chosen(traced, request, search, seconds_of, rough, cutoff_s, copy_s, quick)
     every = [one.argument for one in states]
     saved_s = 0.0 if copy_s is None else 2 * copy_s(sum(one.nbytes for one in states))
     tried: dict[str, Variant] = {}
@@ -145,6 +148,7 @@ def _chosen(
     rough: Callable[[T], Rough],
     cutoff_s: float,
     copy_s: Callable[[float], float] | None,
+    quick: Callable[[], Quick | None] = lambda: None,
 ) -> Chosen[T]:
     """As `choose`, with all state on the devices."""
     wish = request.options.recompute
@@ -156,20 +160,15 @@ def _chosen(
         return _only(variant_of(kept, chosen_by_kind(layers, wish)), search, cutoff_s)
     refused = None
     if wish == "auto":
-        try:
-            written = _only(Variant(traced), search, cutoff_s)
-        except PlanError as error:
-            if error.kind != "does-not-fit":
-                raise
-            refused = error
-        else:
-            variants = _variants(kept, layers, seconds_of, [traced], copy_s, few_first=True)
-            try:
-                return _where_memory_slows(written, variants, request, search, seconds_of, rough)
-            except KeyboardInterrupt:
-                if not request.interruption.kept(found=True):
-                    raise
-                return replace(written, notes=(PART,))
+        variants = _variants(kept, layers, seconds_of, [traced], None, few_first=True)
+        more = keeping_more(traced, kept, variants, request, search, seconds_of, quick, cutoff_s)
+        if more is not None:
+            return replace(more, notes=(PART,))
+        variants = _variants(kept, layers, seconds_of, [traced], copy_s, few_first=True)
+        found = _written(traced, variants, request, search, seconds_of, rough, cutoff_s)
+        if isinstance(found, Chosen):
+            return found
+        refused = found
     variants = _variants(
         kept, layers, seconds_of, [traced] if refused else [], copy_s, few_first=refused is None
     )
@@ -183,15 +182,33 @@ def _chosen(
     return best if every else replace(best, notes=(PART,))
 
 
+def _written(
+    traced: Traced,
+    variants: Iterable[Variant],
+    request: Request,
+    search: Callable[[Variant, float], T],
+    seconds_of: Callable[[Traced], SecondsOf],
+    rough: Callable[[T], Rough],
+    cutoff_s: float,
+) -> Chosen[T] | PlanError:
+    """As `_where_memory_slows`; the error of the program as written if it does not fit."""
+    try:
+        written = _only(Variant(traced), search, cutoff_s)
+    except PlanError as error:
+        if error.kind != "does-not-fit":
+            raise
+        return error
+    try:
+        return _where_memory_slows(written, variants, request, search, seconds_of, rough)
+    except KeyboardInterrupt:
+        if not request.interruption.kept(found=True):
+            raise
+        return replace(written, notes=(PART,))
+
+
 def _only(variant: Variant, search: Callable[[Variant, float], T], cutoff_s: float) -> Chosen[T]:
     found = search(variant, cutoff_s)
     return Chosen(variant, found, found.bound_s)
-
-
-def _work_s(traced: Traced, seconds_of: Callable[[Traced], SecondsOf]) -> float:
-    """Least seconds of all operations of a program [s]."""
-    seconds = seconds_of(traced)
-    return sum(seconds((i,)) for i in range(len(traced.graph.nodes)))
 
 
 def _where_memory_slows(
@@ -209,9 +226,9 @@ def _where_memory_slows(
     saving_s = quick.saving_s()
     if saving_s <= WORTH * written.found.step_s:
         return written
-    most_s = _work_s(written.variant.traced, seconds_of) + saving_s
+    most_s = work_s(written.variant.traced, seconds_of) + saving_s
     timely = takewhile(lambda _: not request.over, variants)
-    others = (v for v in timely if _work_s(v.traced, seconds_of) < most_s)
+    others = (v for v in timely if work_s(v.traced, seconds_of) < most_s)
     return _better(written, others, quick, request, search)
 
 

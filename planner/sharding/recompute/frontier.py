@@ -28,6 +28,7 @@ import highspy
 import numpy as np
 
 from ir.analysis import Place
+from ir.trace import Traced
 from substitutions import QuietHighs
 
 from .kinds import cuts, narrow, root_stride
@@ -52,6 +53,12 @@ class Choice:
     values: frozenset[Key]
     again_s: float
     kept_bytes: float
+
+
+def work_s(traced: Traced, seconds_of: Callable[[Traced], SecondsOf]) -> float:
+    """Least seconds of all operations of a program [s]."""
+    seconds = seconds_of(traced)
+    return sum(seconds((i,)) for i in range(len(traced.graph.nodes)))
 
 
 def frontier(layers: Sequence[Layer], seconds: SecondsOf, most: int) -> list[Choice]:

@@ -22,7 +22,7 @@ from planner.pipeline.cut.opened_loss import Opened, cut_of, opened
 from planner.pipeline.cut.solved_stage import solved_of
 from planner.pipeline.cut.stage_training_step import ROLES, stage_training_step
 from planner.pipeline.schedule import build
-from planner.sharding.plan_program import One, plan_traced
+from planner.sharding.plan_traced import One, plan_traced
 from planner.training.step import build_step
 from planner.training.step_call import StepCall
 from tests.planner.programs import slow_machine

@@ -13,7 +13,7 @@ from jax import ShapeDtypeStruct as Shape
 from ir.trace import trace
 from planner import Options, PlanError, plan
 from planner.sharding.fewest_microbatches import TRAINING_ROLES, least_needed
-from planner.sharding.plan_program import program_for
+from planner.sharding.plan_traced import program_for
 from planner.training.step_call import step_for
 from tests.planner.programs import mean_loss, slow_machine
 

@@ -21,7 +21,7 @@ from planner.pipeline.divide.dynamic_programme import Division
 from planner.pipeline.schedule import Turns
 from planner.pipeline.search import PipelineSearch
 from planner.sharding.cost.least_seconds import least_step_s
-from planner.sharding.plan_program import program_for
+from planner.sharding.plan_traced import program_for
 from planner.sharding.search.mesh_shapes import mesh_of, mesh_shapes
 from planner.sharding.search.on_mesh import MeshSearch
 from planner.sharding.search.over_meshes import Search

@@ -22,7 +22,8 @@ from planner.common import request as requests
 from planner.common.options import Options
 from planner.common.request import Request
 from planner.common.stop import Stop
-from planner.sharding.plan_program import ROUNDING, One, plan_traced
+from planner.sharding.plan_program import ROUNDING
+from planner.sharding.plan_traced import One, plan_traced
 from planner.sharding.recompute.choose import LEAST_GAIN, WORTH, _better
 from planner.sharding.recompute.chosen import Chosen
 from planner.sharding.recompute.every_choice import best_of_every
