@@ -70,7 +70,8 @@ def keeping_more(
     most_s, least_s = work_s(traced, seconds_of), WORTH * written.step_s
     if most_s - work_s(kept, seconds_of) <= least_s or written.rough.saving_s() > least_s:
         return None
-    timely = takewhile(lambda _: not request.over, variants)
+    half_s = request.left_s / 2  # the rest is for full plans
+    timely = takewhile(lambda _: request.left_s >= half_s and not request.over, variants)
     less = (one for one in timely if work_s(one.traced, seconds_of) < most_s)
     best = _fastest(written, less)
     return best and _planned(best, Variant(traced), written, request, search, cutoff_s)

@@ -83,8 +83,10 @@ def with_gradients(model: Experts) -> Any:
 
 
 def close(found: Any, expected: Any, what: str) -> None:
+    """Gradients are sums of terms as large as the largest of them, which may cancel."""
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), 2e-4, 2e-4, err_msg=what)
+        scale = max(1.0, float(np.abs(np.asarray(b)).max()))
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), 2e-4, 2e-4 * scale, err_msg=what)
 
 
 @pytest.mark.parametrize("mode", usual(MODES, OFTEN))

@@ -1,0 +1,134 @@
+# pyright: basic
+"""Programs with `jax.checkpoint` that compute less again where memory allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from costmodel import parse_cluster
+from ir.trace import Traced, trace
+from planner import PlanError, plan
+from planner.common.options import Options
+from planner.common.request import Request
+from planner.sharding.recompute.frontier import SecondsOf
+from planner.sharding.recompute.keep_more import CLEAR, WORTH, Quick, keeping_more
+from planner.sharding.recompute.variants import Variant, kept_by, variant_of
+
+SETTINGS: dict[str, Any] = {
+    "baselines": False, "substitutions": False, "padding": False, "mesh": (8,),
+}  # fmt: skip
+WEIGHTS = jax.ShapeDtypeStruct((4, 256, 256), "float32")
+DATA = jax.ShapeDtypeStruct((4096, 256), "float32")
+
+
+def step(weights: Any, x: Any) -> Any:
+    def loss(weights: Any) -> Any:
+        layer = jax.checkpoint(lambda h, w: (jnp.tanh(jnp.sin(h @ w) @ w.T), None))
+        y, _ = jax.lax.scan(layer, x, weights)
+        return jnp.mean(y**2)
+
+    found, grads = jax.value_and_grad(loss)(weights)
+    return weights - 0.1 * grads, found
+
+
+def test_less_is_computed_again_where_memory_allows() -> None:
+    written, auto, searched = (
+        plan(step, WEIGHTS, DATA, cluster="8xh100", recompute=how, **SETTINGS)
+        for how in ("written", "auto", "search")
+    )
+    assert written.program.recomputed is None
+    assert auto.program.recomputed is not None
+    assert searched.step_s <= auto.step_s < 0.9 * written.step_s
+    assert auto.lower_bound_s <= auto.step_s
+    assert any("not of all" in note for note in auto.program.warnings)
+    tight = plan(
+        step, WEIGHTS, DATA, cluster="8xh100", memory_bytes=int(written.peak_bytes), **SETTINGS
+    )
+    assert tight.peak_bytes <= written.peak_bytes
+
+
+def test_values_are_those_of_the_program() -> None:
+    rng = np.random.default_rng(0)
+    args = [jnp.asarray(rng.normal(size=s.shape) / 16, s.dtype) for s in (WEIGHTS, DATA)]
+    found = plan(step, *args, cluster="host", recompute="auto", **SETTINGS)
+    for ours, theirs in zip(found.compile()(*args), jax.jit(step)(*args), strict=True):
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-4, atol=1e-6)
+
+
+@dataclass
+class Told:
+    """Rough and full steps of the program as written, and of one that keeps everything [s].
+
+    asked: whose full plan was asked for.
+    """
+
+    traced: Traced
+    rough_s: float
+    full_s: tuple[float, float]
+    bound_s: float
+    saving_s_: float = 0.0
+    asked: list[str] = field(default_factory=list[str])
+
+    def step_s(self, variant: Variant, cutoff_s: float = float("inf")) -> float:
+        assert variant.traced is not self.traced
+        assert cutoff_s == 1.0 * (1 - WORTH)
+        return self.rough_s
+
+    def saving_s(self) -> float:
+        return self.saving_s_
+
+    def search(self, variant: Variant, limit_s: float) -> Any:
+        written = variant.traced is self.traced
+        self.asked.append("written" if written else "kept")
+        if (found := self.full_s[not written]) >= limit_s:
+            raise PlanError("no plan is below", kind="not-faster")
+        return Full(found, found / 2)
+
+    def chosen(self) -> Any:
+        kept = kept_by(self.traced)
+
+        def seconds_of(traced: Traced) -> SecondsOf:
+            return lambda place: float(traced is self.traced) / len(traced.graph.nodes)
+
+        return keeping_more(
+            self.traced, kept, [variant_of(kept, ())], Request(parse_cluster("8xh100"), Options()),
+            self.search, seconds_of, lambda: Quick(1.0, self.bound_s, self), float("inf"),
+        )  # fmt: skip
+
+
+@dataclass
+class Full:
+    step_s: float
+    bound_s: float
+
+
+@pytest.mark.parametrize(
+    ("rough_s", "full_s", "bound_s", "asked", "step_s"),
+    [
+        (0.8, (0.97, 0.9), 0.5, ["kept"], 0.9),  # clearly below the rough plan
+        (0.8, (0.97, 1 - CLEAR / 2), 0.99, ["kept"], 1 - CLEAR / 2),  # below the bound
+        (0.8, (0.96, 0.97), 0.5, ["kept", "written"], 0.96),
+        (0.8, (0.98, 0.97), 0.5, ["kept", "written"], 0.97),
+        (0.9999, (0.9, 0.8), 0.5, [], None),  # not worth it
+    ],
+)
+def test_the_program_as_written_is_planned_only_if_it_may_be_faster(
+    rough_s: float, full_s: tuple[float, float], bound_s: float, asked: list[str],
+    step_s: float | None,
+) -> None:  # fmt: skip
+    told = Told(trace(step, WEIGHTS, DATA), rough_s, full_s, bound_s)
+    found = told.chosen()
+    assert told.asked == asked
+    assert (found.found.step_s if found else None) == step_s
+
+
+def test_where_memory_slows_the_program_down_others_are_looked_at() -> None:
+    told = Told(trace(step, WEIGHTS, DATA), 0.8, (1.0, 0.9), 0.5, saving_s_=2 * WORTH)
+    assert told.chosen() is None
+    assert not told.asked
