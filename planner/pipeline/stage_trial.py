@@ -1,4 +1,3 @@
-# pyright: basic
 """A stage of a pipeline that is edited, and what its edited program costs."""
 
 from __future__ import annotations

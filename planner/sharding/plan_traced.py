@@ -1,4 +1,3 @@
-# pyright: basic
 """Plans a traced program: search over meshes, and the plan file."""
 
 from __future__ import annotations

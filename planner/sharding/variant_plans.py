@@ -1,4 +1,3 @@
-# pyright: basic
 """Plans of the variants of one traced step, which share what is known of programs and menus."""
 
 from __future__ import annotations
