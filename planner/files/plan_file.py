@@ -22,7 +22,7 @@ from .program_plan import BaselineRow, Bytes, CollectiveRow, Count, Position, Pr
 from .seal import opened, sealed
 
 FORMAT = "meshwright-plan"
-FILE_VERSION = 7
+FILE_VERSION = 8
 OLD_PIPELINE_FORMAT = "meshwright-pipeline"  # of plans in stages, to version 3
 LARGEST_BYTES = 1 << 30
 AS_WRITTEN = "as written"
@@ -80,6 +80,7 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     bubble: share of the step in which devices are idle.
     chunks: stages on each group of devices, in the order of the schedule.
+    stop: why the search ended.
     no_single: why no plan without stages is among the baselines; empty if one is, and in files of
         earlier releases.
     """
@@ -96,6 +97,7 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loss_reduction: Annotated[str, Meta(pattern="^(auto|mean|sum)$")]
     baselines: dict[str, BaselineRow]
     warnings: tuple[str, ...]
+    stop: Annotated[str, Meta(pattern="^(GAP|TIME_LIMIT|INTERRUPTED)$")] = Stop.GAP.name
     no_single: str = ""
 
 
@@ -152,8 +154,8 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def stop(self) -> Stop:
-        """Why the search ended; pipelines are searched by shortlist."""
-        return Stop.GAP if self.pipeline is not None else Stop[self.programs[0].stop]
+        """Why the search ended."""
+        return Stop[self.whole.stop]
 
     @property
     def peak_bytes(self) -> float:

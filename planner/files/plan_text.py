@@ -99,7 +99,7 @@ def _stages(file: PlanFile, pipeline: Pipeline, glance: Sequence[str]) -> list[s
 
 def _bound_of_stages(file: PlanFile, pipeline: Pipeline) -> str:
     if not pipeline.lower_bound_s:
-        return "none is known"
+        return "none is known" + ("" if file.stop is Stop.GAP else f": {file.stop.value}")
     return (
         f"{seconds_text(pipeline.lower_bound_s)} for all pipelines of this program, gap "
         f"{file.gap:.2%}: {file.stop.value}"

@@ -261,8 +261,10 @@ def _plan_of(
     best, loss = found.ranked, found.bound.loss
     edited = found.bound.stages if found.bound.rows or found.bound.edits else ()
     bound = _bound(search, best.step_s, edited)
+    stop = Stop.GAP
     if bound is None:
         interrupted = search.request.interruption.happened
+        stop = Stop.INTERRUPTED if interrupted else Stop.TIME_LIMIT
         refused = (*refused, ADVICE if interrupted else _OUT_OF_TIME_IN_STAGES)
     if bound is None or bound > best.step_s * (1 + ROUNDING):
         bound = 0.0  # not known, or the plan is below it, so that it is no bound
@@ -271,7 +273,8 @@ def _plan_of(
         lower_bound_s=min(bound, best.step_s), bubble=max(best.bubble, 0.0),
         limit_bytes=search.limit, microbatches=best.shape.microbatches, schedule=best.schedule,
         chunks=best.shape.turns.chunks, loss_reduction=loss.built.reduction, baselines=rows,
-        warnings=_warnings(search, (*loss.built.warnings, *refused)), no_single=no_single,
+        warnings=_warnings(search, (*loss.built.warnings, *refused)), stop=stop.name,
+        no_single=no_single,
     )  # fmt: skip
     programs = tuple({id(plan.program): plan.program for plan in found.plans}.values())
     file = file_of(_stages(found, programs), programs, pipeline)
