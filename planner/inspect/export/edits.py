@@ -28,9 +28,10 @@ class Edit:
 
 def edits(program: ProgramPlan) -> Iterator[Edit]:
     """The changes of a plan, the first ones first."""
-    if program.recomputed:
+    if program.recomputed is not None:
+        other = "computes other values again than the program as written"
         yield Edit(
-            "computes values again that the program as written keeps",
+            other if program.recomputed else "keeps what the program as written computes again",
             "recompute='written' (--recompute written)",
         )
     if program.hosted or program.host_bytes:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -37,7 +38,7 @@ def step(weights: Any, x: Any) -> Any:
     return weights - 0.1 * grads, found
 
 
-def test_less_is_computed_again_where_memory_allows() -> None:
+def test_less_is_computed_again_where_memory_allows(tmp_path: Path) -> None:
     written, auto, searched = (
         plan(step, WEIGHTS, DATA, cluster="8xh100", recompute=how, **SETTINGS)
         for how in ("written", "auto", "search")
@@ -47,6 +48,11 @@ def test_less_is_computed_again_where_memory_allows() -> None:
     assert searched.step_s <= auto.step_s < 0.9 * written.step_s
     assert auto.lower_bound_s <= auto.step_s
     assert any("not of all" in note for note in auto.program.warnings)
+    with pytest.raises(PlanError, match="recompute='written'"):
+        auto.export("jax", tmp_path / "module.py")
+    written.export("jax", tmp_path / "module.py")
+    notes = auto.export("megatron", tmp_path / "megatron.json").notes
+    assert any("the program as written" in note for note in notes)
     tight = plan(
         step, WEIGHTS, DATA, cluster="8xh100", memory_bytes=int(written.peak_bytes), **SETTINGS
     )
