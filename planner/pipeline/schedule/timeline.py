@@ -172,20 +172,31 @@ class Timeline:
 
     def _critical(self) -> list[tuple[int, float]]:
         """Nodes of the critical path, in order, each with the time until which it is there."""
-        graph, start, spent = self.graph, self.node_start_s, self.node_duration_s
-        into = np.argsort(graph.after, kind="stable")
-        first = np.concatenate(([0], np.cumsum(np.bincount(graph.after, minlength=graph.size))))
+        start, spent, before = self.node_start_s, self.node_duration_s, self._last_before()
         node = int(np.argmax(start + spent))
         until = float(start[node] + spent[node])
         path: list[tuple[int, float]] = []
         while True:
             path.append((node, until))
             until = float(start[node])
-            edges = into[first[node] : first[node + 1]]
-            if not len(edges) or until <= 0.0:
+            if before[node] < 0 or until <= 0.0:
                 return path[::-1]
-            reach = start[graph.before[edges]] + spent[graph.before[edges]] * graph.share[edges]
-            node = int(graph.before[edges[int(np.argmax(reach))]])
+            node = int(before[node])
+
+    def _last_before(self) -> NDArray[np.int64]:
+        """For each node, the one before it that lets it begin last, the first of equals; or -1."""
+        graph, start, spent = self.graph, self.node_start_s, self.node_duration_s
+        found = np.full(graph.size, -1, dtype=np.int64)
+        into = np.argsort(graph.after, kind="stable")
+        edges = np.bincount(graph.after, minlength=graph.size)
+        nodes, count = np.flatnonzero(edges), edges[edges > 0]
+        if len(nodes):
+            before = graph.before[into]
+            reach = start[before] + spent[before] * graph.share[into]
+            most = np.maximum.reduceat(reach, np.cumsum(count) - count)
+            last = np.flatnonzero(reach == np.repeat(most, count))[::-1]
+            found[graph.after[into][last]] = before[last]  # the first of a node is set last
+        return found
 
     def critical_shares(self) -> list[tuple[str, int, float]]:
         """Kinds of links of the critical path: (kind on device, number, seconds), longest first.

@@ -131,6 +131,27 @@ def test_the_critical_path_is_the_step(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_the_critical_path_goes_by_what_lets_a_node_begin(name: str) -> None:
+    """Node by node: of those before it, the first of the ones that end last; many do at once."""
+    schedule = case(name)
+    seconds = uniform(schedule.placement.stages, forward_s=1.0, input_gradient_s=1.0)
+    timeline = simulate(schedule, seconds, Links(latency_s=1.0))
+    graph, start = timeline.graph, timeline.node_start_s
+    spent = timeline.node_duration_s
+    node = int(np.argmax(start + spent))
+    path = [(node, float(start[node] + spent[node]))]
+    while start[node] > 0:
+        edges = np.flatnonzero(graph.after == node)
+        if not len(edges):
+            break
+        ends = start[graph.before[edges]] + spent[graph.before[edges]] * graph.share[edges]
+        until, node = float(start[node]), int(graph.before[edges[int(np.argmax(ends))]])
+        path.append((node, until))
+    wanted = [(k, (until - start[k]) / spent[k]) for k, until in reversed(path) if spent[k] > 0]
+    assert timeline.critical_nodes() == wanted
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_schedule_is_the_same_every_time(name: str) -> None:
     assert case(name).digest() == case(name).digest()
     assert case(name) == case(name)
