@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ir import GROUPED, NEAR, ROWS, FactorSpec, Sharding, Strategy
+from ir import BLOCKS, EXCHANGE, GROUPED, NEAR, ROWS, FactorSpec, Sharding, Strategy
 from ir.analysis import FlatProgram, accumulators, is_float
 from planner.inspect.expert_products import EXPERTS, TOKENS, words_of
 from planner.sharding.problem.program import Program
@@ -68,6 +68,11 @@ class Degrees:
         sizes |= {name: getattr(self, name) for name in ("context", "tensor")}
         return tuple((name, n) for name, n in sizes.items() if n > 1) or (("data", 1),)
 
+    @property
+    def blocks(self) -> int:
+        """Groups of devices of a stage that each have all experts; 1 where none are split."""
+        return self.data // max(self.expert // self.tensor, 1) if self.expert > 1 else 1
+
     def microbatches(self, batch: int) -> int:
         """Number of micro-batches of a step, by its number of sequences.
 
@@ -116,7 +121,7 @@ def limits_of(mesh_search: MeshSearch, program: Program, degrees: Degrees, width
         rules["expert"], free = expert, DATA[:-1]
     over = tuple(a for a, name in enumerate(names) if name in free)
     recipe = Recipe("given", tuple(rules[name] for name in names), state, over)
-    limits = Recipes(builder, program.kinds, program.roles).limits(recipe)
+    limits = Recipes(builder, _RowsAsBatch(program), program.roles).limits(recipe)
     assert limits.op is not None
     if "tensor" in names:
         limits = replace(limits, op=_on_tensor(mesh_search, program, degrees, width, limits.op))
@@ -132,6 +137,25 @@ def limits_of(mesh_search: MeshSearch, program: Program, degrees: Degrees, width
             _experts_kept(mesh_search, program, over, limits.state),
         )
     return limits
+
+
+class _RowsAsBatch:
+    """Kinds of factors, with rows in a block, and what they are looked up in, as of the batch."""
+
+    def __init__(self, program: Program) -> None:
+        self.kinds, self.classes = program.kinds, program.kinds.classes
+        self.rows = set[int]()
+        for i, op in enumerate(program.flat.ops):
+            spec = program.facts.spec(op)
+            names = {ROWS} if BLOCKS in spec.names and op.node.op == GROUPED else set[str]()
+            names |= {m for name, members in spec.joint if name == EXCHANGE for m in members}
+            self.rows |= {self.classes.of_factor(i, name) for name in names}
+
+    def of_op(self, op: int) -> tuple[str, ...]:
+        """The kinds of an op's factors."""
+        members = self.classes.members()[slice(*self.classes.factors(op))]
+        pairs = zip(self.kinds.of_op(op), members, strict=True)
+        return tuple(BATCH if not kind and m in self.rows else kind for kind, m in pairs)
 
 
 def _state(
@@ -250,7 +274,8 @@ def _on_experts(
 
     def op(i: int, spec: FactorSpec, menu: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         if flat.ops[i].node.op == GROUPED:
-            wanted = tuple(NEAR if name in over else ROWS for name in names)
+            apart = BLOCKS if BLOCKS in spec.names else ROWS
+            wanted = tuple(NEAR if name in over else apart for name in names)
             return tuple(s for s in menu if s.roles == wanted)
         words = words_of(flat, i, spec, program.kinds)
         if not words:

@@ -23,10 +23,11 @@ from benchmarks.published_model import Transformer, adam
 from costmodel import INTERFERENCE, Cluster
 from ir import Mesh
 from ir.analysis import flatten
-from ir.trace import trace
+from ir.trace import Traced, trace
 from planner.common.options import Options
 from planner.common.request import Request, heard
 from planner.pipeline.cut.opened_loss import Opened, cut_of, opened
+from planner.pipeline.cut.replaced import traced_joint, with_program
 from planner.pipeline.cut.stage import Staged
 from planner.pipeline.cut.stage_gradient import joint_of
 from planner.pipeline.cut.stage_training_step import (
@@ -48,6 +49,7 @@ from planner.sharding.search.context import Candidate
 from planner.sharding.search.hand_written import best_within
 from planner.sharding.search.on_mesh import MeshSearch
 from planner.sharding.search.over_meshes import Search
+from planner.sharding.sorted_rows.rows import blocked
 from planner.training.training import Training
 
 
@@ -112,6 +114,7 @@ def price(model: Model, degrees: Degrees, batch: int, cluster: Cluster, limit_by
         return _in_stages(training, degrees, model.hidden, count, cluster, options)
     call = training.step(count, "mean")
     traced = trace(call.fn, *call.args, donate_argnums=(0, 1), roles=TRAINING_ROLES)
+    traced = _in_blocks(traced, degrees)
     if degrees.context > 1:  # as frameworks have it: batches are put into zigzag
         places = {op.place: degrees.context for op in flatten(traced.graph).ops}
         row = row_of(traced, places)
@@ -206,7 +209,7 @@ def _in_stages(
         low, high = cuts[s], cuts[s + 1]
         alike = (high - low, low == 0, high == last)
         if alike not in prices:
-            stage = _stage(loss, cut, s, training.optimizer, degrees.sums)
+            stage = _stage(loss, cut, s, training.optimizer, degrees)
             takes = [v for v in stage.program.args["takes"] if v >= 0]
             held = InFlight(stage.loop, (*stage.program.parts.saved, *takes), flight[s] - 1)
             program = program_for(stage.traced, options, cluster.subset(size)).holding(held)
@@ -223,11 +226,23 @@ def _in_stages(
     return Price(best.step_s, busy, best.step_s - busy, best.worst_bytes, best.worst_bytes <= limit)
 
 
-def _stage(loss: Opened, cut: Staged, number: int, optimizer: Any, sums: str) -> StageTrainingStep:
+def _in_blocks(traced: Traced, degrees: Degrees) -> Traced:
+    """The program with its rows sorted on each group of devices that experts are split over."""
+    if degrees.blocks < 2:
+        return traced
+    return blocked(traced, degrees.blocks) or traced
+
+
+def _stage(
+    loss: Opened, cut: Staged, number: int, optimizer: Any, degrees: Degrees
+) -> StageTrainingStep:
     """A stage that adds up its gradients in a type."""
+    sums = degrees.sums
     joint = joint_of(loss.program, cut, number)
     wide = [jax.ShapeDtypeStruct(s.shape, sums) for s in joint.structs["sums"]]
     joint = replace(joint, structs={**joint.structs, "sums": wide})
+    if degrees.blocks > 1:
+        joint = with_program(joint, _in_blocks(traced_joint(joint), degrees))
     return training_step_of(joint, loss.microbatches, optimizer)
 
 
