@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ir import BLOCKS, EXCHANGE, GROUPED, NEAR, ROWS, FactorSpec, Sharding, Strategy
 from ir.analysis import FlatProgram, accumulators, is_float
@@ -121,7 +121,8 @@ def limits_of(mesh_search: MeshSearch, program: Program, degrees: Degrees, width
         rules["expert"], free = expert, DATA[:-1]
     over = tuple(a for a, name in enumerate(names) if name in free)
     recipe = Recipe("given", tuple(rules[name] for name in names), state, over)
-    limits = Recipes(builder, _RowsAsBatch(program), program.roles).limits(recipe)
+    kinds: Any = _RowsAsBatch(program)
+    limits = Recipes(builder, kinds, program.roles).limits(recipe)
     assert limits.op is not None
     if "tensor" in names:
         limits = replace(limits, op=_on_tensor(mesh_search, program, degrees, width, limits.op))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, Final, final
 
 import jax
 
@@ -31,6 +31,7 @@ except ImportError as error:
 
 REMAT = ("remat2", "remat", "checkpoint")
 # Parameters that have no effect if None; versions have more or fewer of them.
+STANDS_FOR: Final = "stands_for"  # a primitive of this package that is read as another
 OPTIONAL = ("sharding", "out_sharding", "mesh", "accuracy", "ctx_mesh")
 
 Array = Any
@@ -62,6 +63,12 @@ def unknown(what: str) -> TraceError:
 # --- parts of an equation ------------------------------------------------------------------
 
 
+def name_of(eqn: Any) -> str:
+    """The name of the primitive that an equation is read as."""
+    own = eqn.primitive.name
+    return eqn.params["kernel"].name if own == STANDS_FOR else own
+
+
 def params_of(eqn: Any) -> dict[str, Any]:
     """Parameters of an equation under the same names for all versions.
 
@@ -71,6 +78,8 @@ def params_of(eqn: Any) -> dict[str, Any]:
         TraceError: if it is a loop, a branch or a checkpoint of an unknown version.
     """
     name, params = eqn.primitive.name, dict(eqn.params)
+    if name == STANDS_FOR:
+        return dict(params["params"])
     if name == "scan" and {"ft_in", "ft_out"} <= params.keys():
         consts, carry, _ = params.pop("ft_in").unpack()
         del params["ft_out"]
@@ -275,6 +284,8 @@ _SCAN = _Scan()
 
 def primitive_of(eqn: Any) -> Any:
     """The primitive to bind with the parameters of `params_of`."""
+    if eqn.primitive.name == STANDS_FOR:
+        return eqn.params["kernel"]
     return _SCAN if eqn.primitive.name == "scan" else eqn.primitive
 
 

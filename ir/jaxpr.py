@@ -258,7 +258,7 @@ def _constant(const: Any, walk: _Walk) -> Operand:
 
 
 def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> tuple[int, ...]:
-    name, params = eqn.primitive.name, params_of(eqn)
+    name, params = internals.name_of(eqn), params_of(eqn)
     if name == "while" and params["cond_jaxpr"].out_avals[0].shape:
         operands = (*operands[: params["cond_nconsts"]], *operands)
         params = one_answer(params)

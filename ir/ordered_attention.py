@@ -14,11 +14,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from .errors import IRError
 from .graph import Node
+from .jax_compilers import function_primitive
+from .jax_internals import STANDS_FOR
 from .ops.attention import ATTENTION, ORDERED, sequence_dim
 from .ops.attention_math import has_bias
 from .ops.attention_order import to_straight, to_zigzag
-from .program import Binding
+from .program import Binding, Program
 
 Array = Any
 
@@ -28,6 +31,7 @@ class OrderedKernel:
     """A primitive that runs a kernel on sequences in the order of zigzag."""
 
     primitive: Any
+    traced: bool = False  # whether a trace of a program that runs it has it again
     multiple_results = True
 
     @property
@@ -39,9 +43,38 @@ class OrderedKernel:
         parts = params.pop(ORDERED, 0)
         if not parts:
             return self.primitive.bind(*operands, **params)
+        if self.traced:
+            return self._told(operands, {**params, ORDERED: parts})
         given = reordered(operands, params, parts, to_straight)
         found = self.primitive.bind(*given, **params)
         return results_reordered(self.name, found, params, parts, to_zigzag)
+
+    def _told(self, operands: Sequence[Array], params: dict[str, Any]) -> Sequence[Array]:
+        kernel = OrderedKernel(self.primitive)
+        return _STANDS_FOR.bind(
+            *operands, function=lambda *xs: list(kernel.bind(*xs, **params)), kernel=kernel,
+            params=params,
+        )  # fmt: skip
+
+
+def _not_batched(operands: Sequence[bool], params: dict[str, Any]) -> dict[str, Any]:
+    raise IRError("a kernel in the order of zigzag cannot be batched")
+
+
+_STANDS_FOR = function_primitive(STANDS_FOR, _not_batched)
+
+
+def traced_again(program: Program) -> Program:
+    """The program, whose kernels in the order of zigzag are so in traces of what runs it."""
+    bindings = tuple(
+        replace(
+            b, bodies=tuple(map(traced_again, b.bodies)),
+            primitive=replace(b.primitive, traced=True)
+            if isinstance(b.primitive, OrderedKernel) else b.primitive,
+        )
+        for b in program.bindings
+    )  # fmt: skip
+    return replace(program, bindings=bindings)
 
 
 def with_order(node: Node, binding: Binding, parts: int) -> tuple[Node, Binding]:

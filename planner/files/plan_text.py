@@ -89,6 +89,11 @@ def _stages(file: PlanFile, pipeline: Pipeline, glance: Sequence[str]) -> list[s
         lines.append(f"  rewritten    {', '.join(rules)}")
     if rows := [row for program in file.programs for row in program.padded]:
         lines.append(f"  padded       inside the stages, {padded_text(rows)}")
+    if orders := {(row.was, row.parts) for program in file.programs for row in program.ordered}:
+        each = " and ".join(
+            f"{was:,} in zigzag over {parts} devices" for was, parts in sorted(orders)
+        )
+        lines.append(f"  ordered      sequences of {each}, in the stages")
     if blocks := {program.sorted_blocks for program in file.programs} - {0}:
         each = " and ".join(map(str, sorted(blocks)))
         lines.append(

@@ -1,8 +1,8 @@
 """Edits in the stages of a pipeline: each stage's micro-batch, forward and backward pass.
 
 Stages are edited after the loss was differentiated and cut, as they are rewritten, and before that:
-dimensions are padded, rows of experts sorted in blocks. An edited stage is kept where its plan is
-faster, and the edited stages where the pipeline is.
+dimensions are padded, rows of experts sorted in blocks, causal sequences put into zigzag. An edited
+stage is kept where its plan is faster, and the edited stages where the pipeline is.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from dataclasses import replace
 from ..sharding.padding.choose import WORTH
 from .block_stages import blocked_stage
 from .divide.simulated import ranked
+from .order_stages import ordered_stage
 from .pad_stages import padded_stage
 from .search import PipelineSearch
 from .stage_edits import StageEdits
 from .stage_trial import EditedStage, StageTrial
 from .trials import PlannedPipeline
 
-_EDITS = (padded_stage, blocked_stage)
+_EDITS = (padded_stage, blocked_stage, ordered_stage)
 
 
 def edited_pipeline(found: PlannedPipeline, search: PipelineSearch) -> PlannedPipeline:

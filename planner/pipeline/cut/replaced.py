@@ -8,6 +8,7 @@ from typing import Any
 
 from ir import IRError
 from ir.evaluate import plain_program
+from ir.ordered_attention import traced_again
 from ir.trace import Traced, trace
 
 from .forward_backward import values_after
@@ -41,7 +42,7 @@ def with_program(joint: Joint, after: Traced) -> Joint:
         waiting = values_after(graph, span)
         if any(o in waiting for o in results):
             raise IRError(f"a result of the rewritten stage waits for its {late}")
-    run_flat = plain_program(after.program)
+    run_flat = plain_program(traced_again(after.program))
 
     def run(*kinds: Any) -> Any:
         flat = [x for values in kinds for x in values]
