@@ -173,10 +173,15 @@ def _chosen(
         kept, layers, seconds_of, [traced] if refused else [], copy_s, few_first=refused is None
     )
     others = [] if refused else [Variant(traced)] if recomputes(traced.program) else []
-    best = _best(chain(others, variants), request, search, cutoff_s, refused)
     each = _recomputable(layers)
-    if EVERY_CHOICE_OF < len(each) <= ROUGHLY_EVERY_OF and not request.over:
-        best = best_of_every(best, kept, each, rough, request, search)
+
+    def first() -> Chosen[T]:
+        return _best(chain(others, variants), request, search, cutoff_s, refused)
+
+    roughly = EVERY_CHOICE_OF < len(each) <= ROUGHLY_EVERY_OF
+    best = (
+        best_of_every(first, kept, each, rough, request, search, cutoff_s) if roughly else first()
+    )
     every = len(each) <= EVERY_CHOICE_OF and not request.over
     every = every and (copy_s is None or not any(layer.loop for layer in layers))
     return best if every else replace(best, notes=(PART,))

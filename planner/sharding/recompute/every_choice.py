@@ -22,23 +22,36 @@ def every_choice(each: Sequence[frozenset[Key]]) -> list[frozenset[Key]]:
 
 
 def best_of_every(
-    best: Chosen[T],
+    first: Callable[[], Chosen[T]],
     kept: Traced,
     each: Sequence[frozenset[Key]],
     rough: Callable[[T], Rough],
     request: Request,
     search: Callable[[Variant, float], T],
+    cutoff_s: float = float("inf"),
 ) -> Chosen[T]:
     """The best plan after all choices whose rough plan is faster, the fastest of these first.
 
     Args:
-        best: the best choice so far.
+        first: the best of some choices; where none of them fits, any that does takes its place.
         kept: the program that keeps everything.
         each: results of every operation that may be computed again.
         rough: rough plans on the mesh of a plan.
         request: options and progress.
         search: plans a variant, if it has a plan below some seconds.
+        cutoff_s: upper limit of the step [s].
+
+    Raises:
+        PlanError: if no choice fits, or is below the cutoff.
     """
+    try:
+        best = first()
+    except PlanError as error:
+        if error.kind != "does-not-fit" or request.over:
+            raise
+        best = _first_that_fits(error, [*_distinct(kept, each)], request, search, cutoff_s)
+    if request.over:
+        return best
     quick = rough(best.found)
     timely = takewhile(lambda _: not request.over, _distinct(kept, each))
     priced = [(quick.step_s(variant), i, variant) for i, variant in enumerate(timely)]
@@ -55,6 +68,27 @@ def best_of_every(
         if found.step_s < best.found.step_s:
             best = Chosen(variant, found, min(best.bound_s, found.bound_s))
     return best
+
+
+def _first_that_fits(
+    error: PlanError,
+    variants: Sequence[Variant],
+    request: Request,
+    search: Callable[[Variant, float], T],
+    cutoff_s: float,
+) -> Chosen[T]:
+    """The first variant that fits, those that compute most again first; else raises the error."""
+    for variant in reversed(variants):
+        if request.over:
+            break
+        try:
+            found = search(variant, cutoff_s)
+        except PlanError as other:
+            if other.kind not in ("not-faster", "does-not-fit"):
+                raise
+            continue
+        return Chosen(variant, found, found.bound_s)
+    raise error
 
 
 def _distinct(kept: Traced, each: Sequence[frozenset[Key]]) -> Iterator[Variant]:

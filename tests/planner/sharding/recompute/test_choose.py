@@ -174,12 +174,41 @@ def test_every_choice_has_a_rough_plan_and_the_fastest_are_planned() -> None:
     first = variant_of(small.traced, frozenset())
     begun = Priced(steps[digest(first.traced.graph)] + 9, 0.75)
     found = best_of_every(
-        Chosen(first, begun, begun.bound_s), small.traced, small.each, lambda _: Quick(),
+        lambda: Chosen(first, begun, begun.bound_s), small.traced, small.each, lambda _: Quick(),
         Request(parse_cluster("2xh100"), Options()), search,
     )  # fmt: skip
     assert found.found.step_s == min(steps.values()) == 1.0
     assert found.bound_s == 0.5
     assert asked == [min(steps, key=lambda name: steps[name])]  # the others' rough plans are slower
+
+
+def test_any_choice_that_fits_is_planned_where_those_of_least_work_do_not() -> None:
+    small, asked = small_step(29, 8), list[float]()
+
+    def refused() -> Any:
+        raise PlanError("these do not fit", kind="does-not-fit")
+
+    class Quick:
+        def step_s(self, variant: Variant, cutoff_s: float = float("inf")) -> float:
+            return 2.0
+
+        def saving_s(self) -> float:
+            raise AssertionError
+
+    def search(variant: Variant, limit_s: float) -> Priced:
+        asked.append(len(variant.rows or ()))
+        if len(asked) < 3:
+            raise PlanError("nor does this", kind="does-not-fit")
+        return Priced(1.0, 0.5)
+
+    request = Request(parse_cluster("2xh100"), Options())
+    found = best_of_every(refused, small.traced, small.each, lambda _: Quick(), request, search)
+    assert found.found.step_s == 1.0
+    assert len(asked) == 3
+    asked.clear()
+    search_none = lambda variant, limit_s: refused()  # noqa: E731
+    with pytest.raises(PlanError, match="these do not fit"):
+        best_of_every(refused, small.traced, small.each, lambda _: Quick(), request, search_none)
 
 
 def test_a_program_that_fits_is_planned_as_it_is_written() -> None:
