@@ -13,10 +13,10 @@ are summed in products, weights cast once a step, and layers are written out, as
 Every row is priced twice, with experts in two forms of the same function: rows sorted by expert,
 whose grouped products run in tiles, at about twice the time of fused experts, and are where their
 matrices are; and slots with a capacity of 1, which balanced tokens fill without one being dropped,
-whose products are batched. In both, rows are looked up and never scattered. Sorted rows are
-in blocks where experts are over part of the devices that the batch is split over. No constant was fitted to these rows, but the
-form of the models (lookups, products of slots in fp8), the domain of 64 devices of a rack and the
-share of layers that recompute were set after rows were seen.
+whose products are batched. In both, rows are looked up and never scattered. Sorted rows are in
+blocks where experts are over part of the devices that the batch is split over. No constant was
+fitted to these rows, but the form of the models (lookups, products of slots in fp8), the domain of
+64 devices of a rack and the share of layers that recompute were set after rows were seen.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from ir.evaluate import plain_program
 from ir.trace import trace
 from planner.sharding.sorted_rows.orders import Orders
 from planner.sharding.sorted_rows.rows import blocked
+from tests.helpers_exhaustive import usual
 
 TOKENS, ACTIVE, EXPERTS, WIDTH, INNER = 32, 2, 8, 6, 10
 ROWS = TOKENS * ACTIVE
@@ -284,3 +285,51 @@ def test_models(gathers: bool, recompute: str) -> None:
     )  # fmt: skip
     for a, b in pairs:
         np.testing.assert_allclose(a, b, 1e-4, 1e-5)
+
+
+SIZES = (counted, one_hot, compared)
+CHANGES = (
+    lambda rows, order: rows,
+    lambda rows, order: jnp.where((order % 3 == 0)[:, None], rows, jnp.tanh(rows)),
+    lambda rows, order: rows / (1.0 + jnp.sqrt(jnp.mean(rows**2, -1, keepdims=True))),
+    lambda rows, order: rows - jnp.mean(rows, axis=0),
+    lambda rows, order: jnp.cumsum(rows, axis=0),
+    lambda rows, order: rows * (1.0 + order[:, None] / ROWS),
+    lambda rows, order: rows + rows[::-1],
+)
+KEYS = (lambda flat: flat, lambda flat: flat.astype(jnp.int16), lambda flat: EXPERTS - 1 - flat)
+
+
+@pytest.mark.parametrize("seed", usual(range(24), range(6)))
+def test_random_layers(seed: int) -> None:
+    """Of parts that may and may not be in blocks: where the layer is, it is the same function."""
+    rng = np.random.default_rng(seed)
+
+    def drawn(parts: Any) -> Any:
+        return parts[int(rng.integers(len(parts)))]
+
+    settings = [
+        {"sizes": drawn(SIZES), "change": drawn(CHANGES), "keys": drawn(KEYS),
+         "back": drawn((None, by_inverse))}
+        for _ in range(2)
+    ]  # fmt: skip
+
+    def fn(w: Any, x: Any) -> Any:
+        for each in settings:
+            x = x + 0.5 * layer(w, x, **each)
+        return x
+
+    step, blocks = loss(fn), int(drawn((2, 4, 8, 16)))
+    found = blocked(trace(step, *arguments()), blocks)
+    in_order = [each["keys"] is KEYS[0] and each["change"] not in CHANGES[4::2]
+                for each in settings]  # fmt: skip
+    assert found is not None or not any(in_order)
+    if found is None:
+        return
+    args = arguments(drawn(LOADS), seed)
+    pairs = zip(
+        jax.jit(plain_program(found.program))(*jax.tree.leaves(args)),
+        jax.tree.leaves(jax.jit(step)(*args)), strict=True,
+    )  # fmt: skip
+    for a, b in pairs:
+        np.testing.assert_allclose(a, b, 2e-4, 2e-4)
