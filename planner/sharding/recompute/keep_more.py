@@ -48,13 +48,14 @@ def keeping_more(
 ) -> Chosen[T] | None:
     """The plan of a choice that computes less again than the program as written.
 
-    It is that of the fastest rough plan. The program as written is planned too if that could be
-    faster: if its quick bound is below the step, and its rough plan not clearly above.
+    It is the one of the least work that has a rough plan below that of the program as written. The
+    program as written is planned too if that could be faster: if its quick bound is below the step,
+    and its rough plan not clearly above.
 
     Args:
         traced: the program as written.
         kept: the program that keeps everything.
-        variants: choices, those that compute least again first.
+        variants: choices.
         request: options and progress.
         search: plans a variant, if it has a plan below some seconds.
         seconds_of: seconds of the nodes of a program.
@@ -72,25 +73,12 @@ def keeping_more(
         return None
     half_s = request.left_s / 2  # the rest is for full plans
     timely = takewhile(lambda _: request.left_s >= half_s and not request.over, variants)
-    less = (one for one in timely if work_s(one.traced, seconds_of) < most_s)
-    best = _fastest(written, less)
-    return best and _planned(best, Variant(traced), written, request, search, cutoff_s)
-
-
-def _fastest(written: Quick, variants: Iterable[Variant]) -> Variant | None:
-    """The variant of the fastest rough plan, if it is faster than the program as written.
-
-    What keeps everything is taken at once if it is faster: others have more work.
-    """
-    best: Variant | None = None
+    works = [(work_s(one.traced, seconds_of), n, one) for n, one in enumerate(timely)]
+    less = [one for each_s, _, one in sorted(works, key=lambda row: row[:2]) if each_s < most_s]
     step_s = written.step_s * (1 - WORTH)
-    for variant in variants:
-        found_s = written.rough.step_s(variant, step_s)
-        if found_s < step_s:
-            best, step_s = variant, found_s
-            if not variant.rows:
-                break
-    return best
+    faster = (one for one in less if written.rough.step_s(one, step_s) < step_s)
+    best = next(faster, None)
+    return best and _planned(best, Variant(traced), written, request, search, cutoff_s)
 
 
 def _planned(
