@@ -90,21 +90,27 @@ def _planned(
     cutoff_s: float,
 ) -> Chosen[T] | None:
     """The plan of a variant, or of the program as written if that is faster; None if none fits."""
-    best: Chosen[T] | None = None
-    for one in (variant, written):
-        if best is not None and (_is_faster(best.found.step_s, quick) or request.over):
-            break
-        try:
-            found = search(one, cutoff_s if best is None else best.found.step_s)
-        except PlanError as error:
-            if error.kind not in ("not-faster", "does-not-fit"):
-                raise
-            if best is None:
-                return None
-            continue
-        if best is None or found.step_s < best.found.step_s:
-            best = Chosen(one, found, found.bound_s)
-    return best
+    try:
+        found = search(variant, cutoff_s)
+    except PlanError as error:
+        if error.kind not in ("not-faster", "does-not-fit"):
+            raise
+        return None
+    best = Chosen(variant, found, found.bound_s)
+    if _is_faster(found.step_s, quick) or request.over:
+        return best
+    try:
+        other = search(written, found.step_s)
+    except PlanError as error:
+        if error.kind not in ("not-faster", "does-not-fit"):
+            raise
+        return best
+    except KeyboardInterrupt:
+        if not request.interruption.kept(found=True):
+            raise
+        return best
+    bound_s = min(found.bound_s, other.bound_s)
+    return Chosen(written, other, bound_s) if other.step_s < found.step_s else best
 
 
 def _is_faster(step_s: float, written: Quick) -> bool:

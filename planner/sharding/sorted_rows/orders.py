@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from ir import GROUPED, Graph, Node, dtype_kind, grouped_sizes, lookup, moves_rows
+from ir import GROUPED, Graph, Node, TensorType, dtype_kind, grouped_sizes, lookup, moves_rows
 from ir.analysis import FlatOp, Link, Place, Specs, flatten, operand_types
 
 from . import pointwise
@@ -30,6 +30,7 @@ from .order_values import MOST_GROUPS, Counts, Known, Sorted, Values
 from .pointwise import Pointwise
 from .value_numbers import ValueNumbers
 
+_LEAST_BYTES: Final = 4  # of a number that holds any count of rows: 2^24 rows in float32
 _ALIKE: Final = (
     "broadcast_in_dim", "dot_general", "expand_dims", "reduce_max", "reduce_min", "reduce_sum",
     "reshape", "squeeze", "transpose",
@@ -120,7 +121,7 @@ class Orders:
         functions = [self.values.function(v) for v in op.inputs]
         same = self.values.same_of(op)
         self.values.same |= dict.fromkeys(op.outputs, same) if same else {}
-        made = pointwise.result_of(op, functions)
+        made = pointwise.result_of(op, functions, operand_types(self.flat, op))
         for v in op.outputs:
             if self.values.is_key(v):
                 made = None
@@ -156,7 +157,7 @@ class Orders:
         if not rows:
             (first,) = ins if len(ins) == 1 else (None,)
             kept = isinstance(first, Counts) and lookup(node.op).family == "elementwise"
-            return [first] if kept and _keeps_numbers(node) else nothing
+            return [first] if kept and _keeps_counts(node) else nothing
         if node.op in ("gather", "scatter-add"):
             return self._moved(i, op, ins, functions)
         if all(x.dim < 0 for x in rows):
@@ -172,7 +173,8 @@ class Orders:
 
     def _counted(self, i: int, op: FlatOp, functions: Sequence[Pointwise | None]) -> Counts | None:
         """The counts of groups that an op makes of the numbers that are sorted."""
-        if op.node.op not in ("reduce_sum", "scatter-add"):
+        (out, *_) = op.node.outputs
+        if op.node.op not in ("reduce_sum", "scatter-add") or not _holds_counts(out):
             return None
         source = next((x for x in functions if x is not None and x.source is not None), None)
         if source is None or source.at < 0 or self.numbers.of(source.at) not in self.values.keys:
@@ -342,7 +344,14 @@ def _is_all(x: Pointwise | None, count: int) -> bool:
     return x is not None and np.array_equal(x.table.reshape(-1), np.arange(count))
 
 
-def _keeps_numbers(node: Node) -> bool:
-    """Whether an op of one operand leaves whole numbers what they are."""
+def _keeps_counts(node: Node) -> bool:
+    """Whether an op of one operand leaves counts what they are."""
     kept = ("convert_element_type", "copy", "name", "stop_gradient")
-    return node.op in kept and dtype_kind(node.outputs[0].dtype) == "int"
+    return node.op in kept and _holds_counts(node.outputs[0])
+
+
+def _holds_counts(type_: TensorType) -> bool:
+    """Whether a type has a place for each of the groups that are tried, and all counts of rows."""
+    few = type_.rank == 1 and type_.shape[0] <= MOST_GROUPS
+    exact = type_.dtype in ("float32", "float64") or dtype_kind(type_.dtype) == "int"
+    return few and exact and np.dtype(type_.dtype).itemsize >= _LEAST_BYTES

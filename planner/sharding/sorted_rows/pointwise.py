@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from ir import Literal, Node, dtype_kind, lookup
+from ir import Literal, Node, TensorType, dtype_kind, lookup
 from ir.analysis import FlatOp
 
 Array = Any
 # Elements of a table: numbers of rows, and masks.
 MOST, MOST_OF_MASK = 1 << 25, 1 << 21
-_UNITS: Final = ("reshape", "squeeze", "expand_dims")
+_RESHAPES: Final = ("reshape", "squeeze", "expand_dims")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +54,10 @@ def of_literal(value: Literal) -> Pointwise | None:
     return Pointwise(np.asarray(value.value).astype(_numpy(value.type.dtype)))
 
 
-def result_of(op: FlatOp, ins: Sequence[Pointwise | None]) -> Pointwise | None:
-    """The result of an op of pointwise operands, None if that is not known."""
+def result_of(
+    op: FlatOp, ins: Sequence[Pointwise | None], types: Sequence[TensorType]
+) -> Pointwise | None:
+    """The result of an op of pointwise operands of some types, None if that is not known."""
     node = op.node
     if dtype_kind(node.outputs[0].dtype) not in ("int", "bool", "float"):
         return None
@@ -66,8 +68,8 @@ def result_of(op: FlatOp, ins: Sequence[Pointwise | None]) -> Pointwise | None:
     known = [x for x in ins if x is not None]
     if node.op == "broadcast_in_dim":
         return _broadcast(node, known[0])
-    if node.op in _UNITS:
-        return _reshaped(node, known[0])
+    if node.op in _RESHAPES:
+        return _reshaped(node, known[0], types[0].shape)
     if lookup(node.op).family == "elementwise" and len(node.outputs) == 1:
         return _elementwise(node, known)
     return None
@@ -98,22 +100,25 @@ def _broadcast(node: Node, x: Pointwise) -> Pointwise:
     return Pointwise(x.table.reshape(shape), x.source, dim, x.at)
 
 
-def _reshaped(node: Node, x: Pointwise) -> Pointwise | None:
-    """With dimensions of size 1 that come and go."""
+def _reshaped(node: Node, x: Pointwise, before: tuple[int, ...]) -> Pointwise | None:
+    """Constants in any shape, and functions with dimensions of size 1 that come and go.
+
+    before: shape of the operand, which is not that of its table.
+    """
     if node.has_attr("dimensions") and node.op == "reshape" and node.attr("dimensions") is not None:
         return None
-    left = [d for d, n in enumerate(x.table.shape) if n > 1]
     (after,) = node.outputs
-    if len(left) > 1 or (x.source is not None and left != [x.dim]):
-        return None
-    if not left:
-        return Pointwise(x.table.reshape((1,) * after.rank), x.source, x.dim, x.at)
+    if x.table.size == 1 and x.source is None:
+        return Pointwise(x.table.reshape((1,) * after.rank))
+    if x.source is None:
+        whole = math.prod(before) <= MOST
+        return Pointwise(np.broadcast_to(x.table, before).reshape(after.shape)) if whole else None
     wide = [d for d, n in enumerate(after.shape) if n > 1]
-    if len(wide) != 1:
-        return None
+    if [d for d, n in enumerate(before) if n > 1] != [x.dim] or len(wide) != 1:
+        return None  # its elements are repeated, or put beside others
     shape = [1] * after.rank
     shape[wide[0]] = x.table.size
-    return Pointwise(x.table.reshape(shape), x.source, wide[0] if x.dim >= 0 else -1, x.at)
+    return Pointwise(x.table.reshape(shape), x.source, wide[0], x.at)
 
 
 def _elementwise(node: Node, known: Sequence[Pointwise]) -> Pointwise | None:

@@ -15,6 +15,7 @@ import pytest
 from costmodel import parse_cluster
 from ir.trace import Traced, trace
 from planner import PlanError, plan
+from planner.common.interruption import Interruption
 from planner.common.options import Options
 from planner.common.request import Request
 from planner.sharding.recompute.frontier import SecondsOf
@@ -71,6 +72,8 @@ def test_values_are_those_of_the_program() -> None:
 class Told:
     """Rough and full steps of the program as written, and of one that keeps everything [s].
 
+    bounds_s: lower bounds of both [s].
+    interrupted: whether Ctrl-C ends the search of the second.
     asked: whose full plan was asked for.
     """
 
@@ -79,6 +82,8 @@ class Told:
     full_s: tuple[float, float]
     bound_s: float
     saving_s_: float = 0.0
+    bounds_s: tuple[float, float] = (0.4, 0.4)
+    interrupted: bool = False
     asked: list[str] = field(default_factory=list[str])
 
     def step_s(self, variant: Variant, cutoff_s: float = float("inf")) -> float:
@@ -92,9 +97,15 @@ class Told:
     def search(self, variant: Variant, limit_s: float) -> Any:
         written = variant.traced is self.traced
         self.asked.append("written" if written else "kept")
+        if self.interrupted and len(self.asked) > 1:
+            raise KeyboardInterrupt
         if (found := self.full_s[not written]) >= limit_s:
             raise PlanError("no plan is below", kind="not-faster")
-        return Full(found, found / 2)
+        return Full(found, self.bounds_s[not written])
+
+    def request(self) -> Request:
+        interruption = Interruption(keeps=True)
+        return Request(parse_cluster("8xh100"), Options(), interruption=interruption)
 
     def chosen(self) -> Any:
         kept = kept_by(self.traced)
@@ -103,8 +114,8 @@ class Told:
             return lambda place: float(traced is self.traced) / len(traced.graph.nodes)
 
         return keeping_more(
-            self.traced, kept, [variant_of(kept, ())], Request(parse_cluster("8xh100"), Options()),
-            self.search, seconds_of, lambda: Quick(1.0, self.bound_s, self), float("inf"),
+            self.traced, kept, [variant_of(kept, ())], self.request(), self.search, seconds_of,
+            lambda: Quick(1.0, self.bound_s, self), float("inf"),
         )  # fmt: skip
 
 
@@ -132,6 +143,18 @@ def test_the_program_as_written_is_planned_only_if_it_may_be_faster(
     found = told.chosen()
     assert told.asked == asked
     assert (found.found.step_s if found else None) == step_s
+
+
+def test_the_bound_is_that_of_all_that_was_planned() -> None:
+    found = Told(trace(step, WEIGHTS, DATA), 0.8, (0.96, 0.97), 0.5, bounds_s=(0.9, 0.3)).chosen()
+    assert found.found.step_s == 0.96
+    assert found.bound_s == 0.3
+
+
+def test_ctrl_c_keeps_the_plan_that_was_found() -> None:
+    told = Told(trace(step, WEIGHTS, DATA), 0.8, (0.96, 0.97), 0.5, interrupted=True)
+    assert told.chosen().found.step_s == 0.97
+    assert told.asked == ["kept", "written"]
 
 
 def test_where_memory_slows_the_program_down_others_are_looked_at() -> None:

@@ -16,6 +16,7 @@ from benchmarks.experts_model import small
 from ir import GROUPED
 from ir.evaluate import plain_program
 from ir.trace import trace
+from planner.sharding.sorted_rows.order_values import MOST_GROUPS
 from planner.sharding.sorted_rows.orders import Orders
 from planner.sharding.sorted_rows.rows import blocked
 from tests.helpers_exhaustive import usual
@@ -76,6 +77,18 @@ def with_biases(w: Any, x: Any) -> Any:
     return by_inverse(rows, order, score)
 
 
+def by_numbers_of_tokens(w: Any, x: Any) -> Any:
+    """Tokens are looked up by their own numbers, repeated for each of their rows."""
+    score, chosen = jax.lax.top_k(jax.nn.softmax(x @ w["router"]), ACTIVE)
+    flat = chosen.reshape(-1)
+    tokens = jnp.broadcast_to(jnp.arange(TOKENS)[:, None], (TOKENS, ACTIVE)).reshape(-1)
+    order, groups = jnp.argsort(flat), counted(flat)
+    rows = jax.lax.ragged_dot(x[tokens[order]], w["up"], groups)
+    slot = (tokens * ACTIVE + jnp.arange(ROWS) % ACTIVE)[order]
+    rows = jax.lax.ragged_dot(rows, w["down"], groups) * score.reshape(-1)[slot][:, None]
+    return jnp.zeros_like(x).at[tokens[order]].add(rows)
+
+
 def in_a_loop(w: Any, x: Any) -> Any:
     """Layers in a loop, whose backward pass takes orders and counts from the forward pass."""
     stacked = jax.tree.map(lambda a: jnp.stack([a, a * 0.5, a + 0.1]), w)
@@ -103,6 +116,7 @@ ALIKE: dict[str, Callable[..., Any]] = {
     "counts of comparisons": lambda w, x: layer(w, x, sizes=compared),
     "places": lambda w, x: layer(w, x, back=by_inverse),
     "biases": with_biases,
+    "numbers of tokens": by_numbers_of_tokens,
     "in a loop": in_a_loop,
     "in a loop, computed again": in_a_loop_again,
     "masked rows": lambda w, x: layer(
@@ -197,6 +211,17 @@ UNALIKE: dict[str, Callable[..., Any]] = {
     ),
     "counts of others": lambda w, x: layer(w, x, sizes=lambda flat: counted(flat // 2)),
     "counts of half of the rows": lambda w, x: layer(w, x, sizes=lambda flat: counted(flat[::2])),
+    "counts of each row twice": lambda w, x: layer(
+        w, x, sizes=lambda flat: counted(jnp.repeat(flat, 2))
+    ),
+    "counts that may be above their type": lambda w, x: layer(
+        w, x, sizes=lambda flat: counted(flat).astype(jnp.uint8).astype(jnp.int32)
+    ),
+    "counts in a narrow type": lambda w, x: layer(
+        w, x, sizes=lambda flat: jnp.sum(
+            jax.nn.one_hot(flat, EXPERTS, dtype=jnp.int8), axis=0, dtype=jnp.int8
+        ).astype(jnp.int32)
+    ),
     "counts with the last in the first": lambda w, x: layer(
         w, x, sizes=lambda flat: counted((flat + 1) % EXPERTS)
     ),
@@ -247,6 +272,20 @@ def test_negative_keys_are_kept_unless_they_count_as_the_first() -> None:
     assert found is not None
     (result,) = plain_program(found.program)(*jax.tree.leaves((w, x, keys)))
     np.testing.assert_allclose(result, fn(w, x, keys), 1e-5, 1e-5)
+
+
+def test_more_groups_than_are_tried_are_kept() -> None:
+    groups = 2 * MOST_GROUPS
+    keys = jnp.asarray(np.random.default_rng(0).integers(0, groups, ROWS), jnp.int32)
+    w, x = jnp.ones((groups, WIDTH, 2)), jnp.ones((ROWS, WIDTH))
+
+    def fn(w: Any, x: Any, keys: Any) -> Any:
+        moved = jnp.where(keys > groups - 100, keys - 1, keys)  # beyond what is tried
+        order = jnp.argsort(keys)
+        sizes = jnp.bincount(moved, length=groups).astype(jnp.int32)
+        return jnp.zeros((ROWS, 2)).at[order].add(jax.lax.ragged_dot(x[order], w, sizes))
+
+    assert blocked(trace(fn, w, x, keys), 2) is None
 
 
 def test_tables_that_do_not_divide_are_looked_up_as_a_whole() -> None:
