@@ -172,4 +172,7 @@ def test_experts_that_tokens_are_sent_to() -> None:
     for load in LOADS:
         args = experts(model, load)
         for x, y in zip(jax.tree.leaves(plan(*args)), jax.tree.leaves(alone(*args)), strict=True):
-            np.testing.assert_allclose(np.asarray(x), np.asarray(y), 2e-4, 2e-4, err_msg=load)
+            scale = max(1.0, float(np.abs(np.asarray(y)).max()))  # of terms that may cancel
+            np.testing.assert_allclose(
+                np.asarray(x), np.asarray(y), 2e-4, 2e-4 * scale, err_msg=load
+            )
