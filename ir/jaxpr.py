@@ -130,7 +130,7 @@ def read_jaxpr(
         source: line of the op whose body this is, for equations without one.
     """
     heads = [
-        Input(f"const{i}", tensor_type(const_aval(c)), "constant", _content(c))
+        Input(f"const{i}", tensor_type(const_aval(c)), "constant", content_of(c))
         for i, c in enumerate(consts)
     ]
     all_inputs = (*heads, *inputs)
@@ -158,7 +158,7 @@ def const_aval(const: Any) -> Any:
     return const if hasattr(const, "shape") and hasattr(const, "dtype") else np.asarray(const)
 
 
-def _content(const: Any) -> str:
+def content_of(const: Any) -> str:
     """Hash of a constant's type and content; a fixed word for an abstract constant."""
     if isinstance(const, jax.ShapeDtypeStruct):
         return "abstract"
@@ -252,7 +252,7 @@ def _constant(const: Any, walk: _Walk) -> Operand:
     value = len(walk.types)
     type_ = tensor_type(const_aval(const))
     walk.types.append(type_)
-    walk.nodes.append(Node("constant", (), (type_,), (("content", _content(const)),)))
+    walk.nodes.append(Node("constant", (), (type_,), (("content", content_of(const)),)))
     walk.bindings.append(Binding(CapturedArray(const), {}))
     return value
 
@@ -379,7 +379,7 @@ class _Encoder:
         if isinstance(value, (np.ndarray, jax.Array)):
             if isinstance(value, np.ndarray) and value.size <= 64:
                 return self(value.tolist())
-            return f"<{tensor_type(value)} {_content(value)}>"
+            return f"<{tensor_type(value)} {content_of(value)}>"
         if hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type):
             return str(tensor_type(value))
         if isinstance(value, (np.dtype, type)) or hasattr(value, "itemsize"):

@@ -23,6 +23,7 @@ from .inplace import Watch as Watch
 from .inplace import Watched as Watched
 from .jax_internals import check_version
 from .jaxpr import const_aval as const_aval
+from .jaxpr import content_of as content_of
 from .jaxpr import read_jaxpr as read_jaxpr
 from .jaxpr import tensor_type
 from .placements import Placement, is_explicit, is_on_host, placement

@@ -1,10 +1,15 @@
 # pyright: basic
 """A stage's program at another size of micro-batch, from those at two sizes.
 
-Where every dimension of two traces is affine in the number of examples, and the equations of the
-third program are those at its size, its trace is known without tracing it. Programs for which that
-cannot be told are refused, and traced: other structure, numbers that are not affine, and single
-examples, whose dimensions of one JAX broadcasts.
+Where every number of two traces is affine in the number of examples, the third trace is told from
+them. The loss is traced at its size before that, so that what the program itself says there is
+compared and not assumed: its equations, their numbers, derivatives by `jax.custom_jvp`, and what is
+in captured arrays. A program that differs in any of these, as by a branch on the size of the batch,
+is refused, and traced; so are numbers that are not affine, and dimensions that become one, which
+JAX's derivatives broadcast.
+
+What derivatives and the loop over micro-batches add is assumed, not compared, at the third size:
+that JAX's own rules write the same equations there, with numbers on the line through the two.
 """
 
 from __future__ import annotations
@@ -13,9 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+import jax
 import numpy as np
 
 from ir import Graph, Input, IRError, Literal, Node, Operand, TensorType, digest
+from ir.trace import content_of
 
 from .opened_loss import Opened
 from .outline import Same
@@ -53,7 +60,7 @@ class Sample:
 def scaled_stage(
     one: Sample, other: Sample, size: Size, outline: tuple[object, ...]
 ) -> StageTrainingStep | None:
-    """A stage at a third size, for prices alone: its graph is exact, its functions are not.
+    """A stage at a third size, for prices alone: it has a graph of that size, functions of `one`.
 
     Args:
         one: the stage at a size.
@@ -171,7 +178,13 @@ class _Line:
             return a
         if a.dtype != b.dtype:
             raise NotAffineError
-        return replace(a, shape=self._each(self.number, a.shape, b.shape))
+        return replace(a, shape=self._each(self._dimension, a.shape, b.shape))
+
+    def _dimension(self, a: int, b: int) -> int:
+        found = self.number(a, b)
+        if a != b and min(a, b, found) < 2:
+            raise NotAffineError  # other equations where one is broadcast
+        return found
 
     def _operand(self, a: Operand, b: Operand) -> Operand:
         if isinstance(a, Literal) and isinstance(b, Literal):
@@ -208,23 +221,30 @@ class _Line:
         """Whether `c` is at the third size what `a` and `b` are at the two."""
         if not type(a) is type(b) is type(c):
             return False
-        if isinstance(a, tuple):
+        if isinstance(a, Same):  # arrays and contexts of other traces
+            return a.value is b.value is c.value or self.fits(a.value, b.value, c.value)
+        if isinstance(a, (tuple, list, dict)):
             a, b, c = (_opened(each) for each in (a, b, c))
             return len(a) == len(b) == len(c) and all(map(self.fits, a, b, c))
-        if isinstance(a, Same):  # arrays and contexts of other traces
-            return self.fits(*(_kind(each.value) for each in (a, b, c)))
         if hasattr(a, "shape") and not isinstance(a, type):
-            return self.fits(*(_kind(each) for each in (a, b, c)))
+            kinds = self.fits(*(_kind(each) for each in (a, b, c)))
+            return kinds and (not _is_data(a) or content_of(a) == content_of(b) == content_of(c))
         if type(a) in (int, float):
             return repr(self.number(a, b)) == repr(c)
         return bool(a == b == c)
 
 
-def _opened(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A row that ends as `literal_of`, with its numbers in place of their bits; others as is."""
+def _opened(row: tuple[Any, ...] | list[Any] | dict[Any, Any]) -> tuple[Any, ...]:
+    """Items of a row; of one that ends as `literal_of`, numbers in place of their bits."""
+    row = tuple(row.items() if isinstance(row, dict) else row)
     if not (len(row) > 3 and isinstance(row[-1], bytes) and np.dtype(row[-3]).kind in "biuf"):
         return row
     return *row[:-1], tuple(np.frombuffer(row[-1], row[-3]).tolist())
+
+
+def _is_data(value: Any) -> bool:
+    """Whether a value with a shape has numbers in it, or keys of random numbers."""
+    return hasattr(value, "__array__") or isinstance(value, jax.Array)
 
 
 def _kind(value: Any) -> tuple[Any, ...]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -96,8 +98,33 @@ def squares(x):
     return x * jnp.sum(jnp.tile((x @ x.T).reshape(-1), 2))
 
 
+def bounded(x):
+    return len(x) > 4
+
+
+def groups(x):
+    """Differences from means of groups, of which there is one in each of 8 micro-batches."""
+    parts = x.reshape(max(1, len(x) // 4), -1, WIDTH)
+    return (parts - jnp.mean(parts, 1, keepdims=True)).reshape(x.shape)
+
+
+def backwards(x):
+    return np.arange(WIDTH)[:: 1 if bounded(x) else -1].copy()
+
+
+def powers(x) -> Any:
+    return np.int64(2 + bounded(x))
+
+
+KEYS = jax.random.key(0), jax.random.key(1)
 REFUSED = {
     "another program below a size": two_ways,
+    "another captured array": lambda x: x * np.full((WIDTH,), 1.5 + bounded(x), np.float32),
+    "another captured array of JAX": lambda x: x * jnp.asarray(backwards(x), jnp.float32),
+    "other captured indices": lambda x: x[:, backwards(x)],
+    "another captured key": lambda x: x * jax.random.uniform(KEYS[bounded(x)], (WIDTH,)),
+    "another parameter": lambda x: jax.lax.integer_pow(x, powers(x)),
+    "one group": groups,
     "dimensions that are squares": squares,
     "a reciprocal": lambda x: x * (1.0 / len(x)),
     "an array of its size": lambda x: x + np.arange(len(x), dtype=np.float32)[:, None],
@@ -109,8 +136,18 @@ def test_what_two_sizes_do_not_tell_is_traced(name: str) -> None:
     assert traced_at(chain(REFUSED[name]))[8] > 0
 
 
-def test_a_chain_is_told() -> None:
-    assert traced_at(chain(jnp.tanh))[8] == 0
+FIXED = np.arange(WIDTH, dtype=np.float32)
+TOLD = {
+    "no captured array": jnp.tanh,
+    "a captured array": lambda x: x * FIXED,
+    "an array made in each trace": lambda x: x * FIXED.copy(),
+    "a captured key": lambda x: x * jax.random.uniform(KEYS[0], (WIDTH,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_a_chain_is_told(name: str) -> None:
+    assert traced_at(chain(TOLD[name]))[8] == 0
 
 
 def test_single_examples_tell_nothing() -> None:
