@@ -20,6 +20,8 @@ WORTH = 0.002
 # Of what a full plan saves over a rough one, at most: 2.1 to 3.4 % in four choices of Llama-3 8B on
 # 8 and 64 H100.
 CLEAR = 0.05
+# Of the time that is left, at most, for what comes before the first full plan; not measured.
+SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -66,19 +68,27 @@ def keeping_more(
         None if the program computes nothing again that takes time, if memory slows it down, or if
         no choice is faster.
     """
-    if not recomputes(traced.program) or request.over or (written := quick()) is None:
+    if not recomputes(traced.program) or request.over:
+        return None
+    least_left_s = (1 - SHARE) * request.left_s
+
+    def timely(_: object) -> bool:
+        return request.left_s >= least_left_s and not request.over
+
+    written = quick()
+    if written is None or not timely(written):
         return None
     most_s, least_s = work_s(traced, seconds_of), WORTH * written.step_s
     if most_s - work_s(kept, seconds_of) <= least_s or written.rough.saving_s() > least_s:
         return None
-    half_s = request.left_s / 2  # the rest is for full plans
-    timely = takewhile(lambda _: request.left_s >= half_s and not request.over, variants)
-    works = [(work_s(one.traced, seconds_of), n, one) for n, one in enumerate(timely)]
+    some = takewhile(timely, variants)
+    works = [(work_s(one.traced, seconds_of), n, one) for n, one in enumerate(some)]
     less = [one for each_s, _, one in sorted(works, key=lambda row: row[:2]) if each_s < most_s]
     step_s = written.step_s * (1 - WORTH)
-    faster = (one for one in less if written.rough.step_s(one, step_s) < step_s)
-    best = next(faster, None)
-    return best and _planned(best, Variant(traced), written, request, search, cutoff_s)
+    for one in takewhile(timely, less):
+        if written.rough.step_s(one, step_s) < step_s:
+            return _planned(one, Variant(traced), written, request, search, cutoff_s)
+    return None
 
 
 def _planned(

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -15,11 +17,12 @@ import pytest
 from costmodel import parse_cluster
 from ir.trace import Traced, trace
 from planner import PlanError, plan
+from planner.common import request as requests
 from planner.common.interruption import Interruption
 from planner.common.options import Options
 from planner.common.request import Request
 from planner.sharding.recompute.frontier import SecondsOf
-from planner.sharding.recompute.keep_more import CLEAR, WORTH, Quick, keeping_more
+from planner.sharding.recompute.keep_more import CLEAR, SHARE, WORTH, Quick, keeping_more
 from planner.sharding.recompute.variants import Variant, kept_by, variant_of
 
 SETTINGS: dict[str, Any] = {
@@ -75,6 +78,8 @@ class Told:
     bounds_s: lower bounds of both [s].
     interrupted: whether Ctrl-C ends the search of the second.
     asked: whose full plan was asked for.
+    now: what the clock says [s].
+    quick_s: seconds that the quick plan takes.
     """
 
     traced: Traced
@@ -85,6 +90,8 @@ class Told:
     bounds_s: tuple[float, float] = (0.4, 0.4)
     interrupted: bool = False
     asked: list[str] = field(default_factory=list[str])
+    now: list[float] = field(default_factory=lambda: [0.0])
+    quick_s: float = 0.0
 
     def step_s(self, variant: Variant, cutoff_s: float = float("inf")) -> float:
         assert variant.traced is not self.traced
@@ -105,7 +112,13 @@ class Told:
 
     def request(self) -> Request:
         interruption = Interruption(keeps=True)
-        return Request(parse_cluster("8xh100"), Options(), interruption=interruption)
+        options = Options(time_limit_s=100.0 if self.quick_s else float("inf"))
+        start = 0.0 if self.quick_s else time.monotonic()
+        return Request(parse_cluster("8xh100"), options, start=start, interruption=interruption)
+
+    def quick(self) -> Quick:
+        self.now[0] += self.quick_s
+        return Quick(1.0, self.bound_s, self)
 
     def chosen(self) -> Any:
         kept = kept_by(self.traced)
@@ -115,7 +128,7 @@ class Told:
 
         return keeping_more(
             self.traced, kept, [variant_of(kept, ())], self.request(), self.search, seconds_of,
-            lambda: Quick(1.0, self.bound_s, self), float("inf"),
+            self.quick, float("inf"),
         )  # fmt: skip
 
 
@@ -155,6 +168,17 @@ def test_ctrl_c_keeps_the_plan_that_was_found() -> None:
     told = Told(trace(step, WEIGHTS, DATA), 0.8, (0.96, 0.97), 0.5, interrupted=True)
     assert told.chosen().found.step_s == 0.97
     assert told.asked == ["kept", "written"]
+
+
+@pytest.mark.parametrize(("share", "asked"), [(0.9, ["kept"]), (1.1, [])])
+def test_a_time_limit_leaves_most_of_it_to_full_plans(
+    monkeypatch: pytest.MonkeyPatch, share: float, asked: list[str]
+) -> None:
+    traced = trace(step, WEIGHTS, DATA)
+    told = Told(traced, 0.8, (0.97, 0.9), 0.5, quick_s=share * SHARE * 100.0)
+    monkeypatch.setattr(requests, "time", SimpleNamespace(monotonic=lambda: told.now[0]))
+    told.chosen()
+    assert told.asked == asked
 
 
 def test_where_memory_slows_the_program_down_others_are_looked_at() -> None:
