@@ -75,7 +75,7 @@ def _empty(name: str) -> Any:
              "shardings": "warn", "overlap": True, "collective_matmul": True,
              "offload": "never"}  # fmt: skip
     texts = ("planner", "jax", "graph_digest", "graph", "origin", "schedule", "traced_digest")
-    numbers = ("decided_ops",)
+    numbers = ("decided_ops", "sorted_blocks")
     if name in known:
         return known[name]
     if name in texts:

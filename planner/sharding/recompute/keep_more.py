@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 
+from ir import TO_HOST, Graph
 from ir.trace import Traced
 
 from ...common.errors import PlanError
@@ -65,10 +66,10 @@ def keeping_more(
         cutoff_s: upper limit of the step [s].
 
     Returns:
-        None if the program computes nothing again that takes time, if memory slows it down, or if
-        no choice is faster.
+        None if the program computes nothing again that takes time, if it sends values to the host,
+        which is as it says, if memory slows it down, or if no choice is faster.
     """
-    if not recomputes(traced.program) or request.over:
+    if not recomputes(traced.program) or _offloads(traced.graph) or request.over:
         return None
     least_left_s = (1 - SHARE) * request.left_s
 
@@ -89,6 +90,11 @@ def keeping_more(
         if written.rough.step_s(one, step_s) < step_s:
             return _planned(one, Variant(traced), written, request, search, cutoff_s)
     return None
+
+
+def _offloads(graph: Graph) -> bool:
+    """Whether a program sends values to the host."""
+    return any(node.op == TO_HOST or any(map(_offloads, node.bodies)) for node in graph.nodes)
 
 
 def _planned(

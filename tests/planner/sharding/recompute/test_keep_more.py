@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 
 from costmodel import parse_cluster
 from ir.trace import Traced, trace
@@ -61,6 +62,26 @@ def test_less_is_computed_again_where_memory_allows(tmp_path: Path) -> None:
         step, WEIGHTS, DATA, cluster="8xh100", memory_bytes=int(written.peak_bytes), **SETTINGS
     )
     assert tight.peak_bytes <= written.peak_bytes
+
+
+def test_what_a_policy_sends_to_the_host_is_there() -> None:
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=["kept"],
+        offload_src="device", offload_dst="pinned_host",
+    )  # fmt: skip
+
+    def offloaded(weights: Any, x: Any) -> Any:
+        def layer(h: Any, w: Any) -> Any:
+            return jnp.sin(checkpoint_name(jnp.tanh(h @ w), "kept") @ w.T), None
+
+        def loss(weights: Any) -> Any:
+            y, _ = jax.lax.scan(jax.checkpoint(layer, policy=policy), x, weights)
+            return jnp.mean(y**2)
+
+        return weights - 0.1 * jax.grad(loss)(weights)
+
+    found = plan(offloaded, WEIGHTS, DATA, cluster="8xh100", **SETTINGS)
+    assert found.program.host_bytes > 0
 
 
 def test_values_are_those_of_the_program() -> None:

@@ -275,7 +275,7 @@ def test_memories_are_named_however_they_are_asked_for() -> None:
 
     for fn, memory in ((offloaded, "host"), (moved, "host")):
         for mode in ("warn", "pin"):
-            found = plan(fn, W, X, cluster=slow_machine(), shardings=mode)
+            found = plan(fn, W, X, cluster=slow_machine(), shardings=mode, recompute="written")
             (line,) = found.warnings
             assert re.match(
                 rf"1 value is asked to be in memory '{memory}', the first at test_a", line
