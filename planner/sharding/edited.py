@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from ..common.errors import PlanError
+from ..common.request import Request
 from ..common.stop import PROVED, Stop
 from .searched import Searched
+
+T = TypeVar("T")
+
+
+def found_or_none(request: Request, search: Callable[[], T]) -> T | None:
+    """What a search beside a known plan finds; None if nothing is faster, or Ctrl-C ends it."""
+    try:
+        return search()
+    except PlanError as error:
+        if error.kind not in ("not-faster", "does-not-fit"):
+            raise
+    except KeyboardInterrupt:
+        if not request.interruption.kept(found=True):
+            raise
+    return None
 
 
 def as_edited(known: Searched, found: Searched, **rows: Any) -> Searched:
@@ -26,15 +44,10 @@ def as_edited(known: Searched, found: Searched, **rows: Any) -> Searched:
     earlier = {
         name: getattr(before, name)
         for name in (
-            "baselines",
-            "recomputed",
-            "hosted",
-            "host_states",
-            "padded",
-            "ordered",
+            "baselines", "recomputed", "hosted", "host_states", "padded", "ordered",
             "sorted_blocks",
         )
-    }
+    }  # fmt: skip
     whole = msgspec.structs.replace(
         program, lower_bound_s=bound_s, stop=stop, **{**earlier, **rows}
     )

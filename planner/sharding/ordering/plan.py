@@ -15,10 +15,9 @@ from ir import ATTENTION, RING, ZIGZAG
 from ir.analysis import Place
 from ir.trace import Traced
 
-from ...common.errors import PlanError
 from ...common.request import Request
 from ...files.program_plan import OrderedRow
-from ..edited import as_edited
+from ..edited import as_edited, found_or_none
 from ..padding.classified import Classified
 from ..recompute.rough_plans import RoughPlans
 from ..recompute.variants import Variant
@@ -59,20 +58,13 @@ def with_order(
     edited = as_ordered(traced, (row,), "plan")
     rough = RoughPlans(edited, lambda t: pricer(t, best), limit_of(options, machine))
     least_s = best.account.step_s
-    try:
+
+    def faster() -> Searched | None:
         straight_s, ordered_s = (rough.step_s(Variant(t)) for t in (traced, edited))
-        if ordered_s >= straight_s:
-            return known, traced
-        found = search(Variant(edited), least_s, again)
-    except PlanError as error:
-        if error.kind not in ("not-faster", "does-not-fit"):
-            raise
-        return known, traced
-    except KeyboardInterrupt:
-        if not request.interruption.kept(found=True):
-            raise
-        return known, traced
-    if found.step_s >= least_s:
+        return search(Variant(edited), least_s, again) if ordered_s < straight_s else None
+
+    found = found_or_none(request, faster)
+    if found is None or found.step_s >= least_s:
         return known, traced
     return as_edited(known, found, ordered=(row,)), edited
 

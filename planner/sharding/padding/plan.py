@@ -8,7 +8,7 @@ from dataclasses import replace
 from ir.trace import Traced
 
 from ...common.request import Request
-from ..edited import as_edited
+from ..edited import as_edited, found_or_none
 from ..recompute.rough_plans import RoughPlans
 from ..recompute.variants import Variant
 from ..rewrite.price import Pricer
@@ -44,15 +44,10 @@ def with_padding(
         rough = RoughPlans(program, lambda t: pricer(t, best), limit_of(options, machine))
         return rough.step_s(Variant(program), cutoff_s)
 
-    try:
-        chosen = choose(
-            traced, best, machine.num_devices,
-            lambda program, cutoff_s: search(Variant(program), cutoff_s, again), rough_s,
-        )  # fmt: skip
-    except KeyboardInterrupt:
-        if not request.interruption.kept(found=True):
-            raise
-        return known, traced
+    chosen = found_or_none(request, lambda: choose(
+        traced, best, machine.num_devices,
+        lambda program, cutoff_s: search(Variant(program), cutoff_s, again), rough_s,
+    ))  # fmt: skip
     if chosen is None:
         return known, traced
     return as_edited(known, chosen.found, padded=chosen.rows), chosen.traced

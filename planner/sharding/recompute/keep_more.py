@@ -11,6 +11,7 @@ from ir.trace import Traced
 
 from ...common.errors import PlanError
 from ...common.request import Request
+from ..edited import found_or_none
 from .chosen import Chosen, Rough, T
 from .frontier import SecondsOf, work_s
 from .keep import recomputes
@@ -115,15 +116,8 @@ def _planned(
     best = Chosen(variant, found, found.bound_s)
     if _is_faster(found.step_s, quick) or request.over:
         return best
-    try:
-        other = search(written, found.step_s)
-    except PlanError as error:
-        if error.kind not in ("not-faster", "does-not-fit"):
-            raise
-        return best
-    except KeyboardInterrupt:
-        if not request.interruption.kept(found=True):
-            raise
+    other = found_or_none(request, lambda: search(written, found.step_s))
+    if other is None:
         return best
     bound_s = min(found.bound_s, other.bound_s)
     return Chosen(written, other, bound_s) if other.step_s < found.step_s else best

@@ -14,9 +14,8 @@ from costmodel import Cluster
 from ir import GROUPED
 from ir.trace import Traced
 
-from ...common.errors import PlanError
 from ...common.request import Request
-from ..edited import as_edited
+from ..edited import as_edited, found_or_none
 from ..recompute.rough_plans import RoughPlans
 from ..recompute.variants import Variant
 from ..rewrite.price import Pricer
@@ -52,22 +51,15 @@ def with_blocks(
     request.say("rows in blocks")
     rough = RoughPlans(traced, lambda t: pricer(t, best), limit_of(options, machine))
     again = replace(request, options=replace(options, baselines=False))
-    try:
+
+    def faster() -> tuple[int, Traced, Searched] | None:
         found = _fastest(traced, machine, rough)
-        if found is None:
-            return known, traced
-        blocks, edited = found
-        made = search(Variant(edited), known.step_s, again)
-    except PlanError as error:
-        if error.kind not in ("not-faster", "does-not-fit"):
-            raise
+        return found and (*found, search(Variant(found[1]), known.step_s, again))
+
+    found = found_or_none(request, faster)
+    if found is None or found[2].step_s >= known.step_s:
         return known, traced
-    except KeyboardInterrupt:
-        if not request.interruption.kept(found=True):
-            raise
-        return known, traced
-    if made.step_s >= known.step_s:
-        return known, traced
+    blocks, edited, made = found
     return as_edited(known, made, sorted_blocks=blocks), edited
 
 
