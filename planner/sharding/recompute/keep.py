@@ -5,7 +5,7 @@ region is opened, and each node in it that is equal to one of the forward pass i
 one's results. So is what JAX has moved out of the loop of the forward pass alone, as no iteration
 changes it: tables of rotary embeddings, for one. A light node that only the region has, such as a
 factor of a derivative, is moved to the forward pass. A product or a loop that only the region has
-stays where it is.
+stays where it is. Parts that are checkpointed inside of another are opened in both passes.
 """
 
 from __future__ import annotations
@@ -48,19 +48,23 @@ def recomputes(program: Program, *, backward: bool = False) -> bool:
 def _keep(draft: Draft) -> None:
     for _, _, body in bodies_with_passes(draft):
         _keep(body)
-    opened = _opened(draft, anywhere=False)
+    opened = _opened(draft, backward=False)
     _merge(InBody(draft), opened)
     for pair in pairs_of(draft):
+        _opened(draft.body(pair.forward), backward=False)
         across = InLoops(draft, pair)
-        _merge(across, _opened(across.target, anywhere=True))
+        _merge(across, _opened(across.target, backward=True))
 
 
-def _opened(draft: Draft, *, anywhere: bool) -> set[int]:
-    """Puts the nodes of regions of the backward pass in place of these; returns the ids of nodes.
+def _opened(draft: Draft, *, backward: bool) -> set[int]:
+    """Puts the nodes of regions in place of these; returns the ids of those of the backward pass.
+
+    A region of the forward pass is one that is checkpointed inside of another: JAX leaves it there
+    as it was written, while the one of the backward pass has its nodes.
 
     Args:
         draft: a body.
-        anywhere: whether the whole body is of the backward pass.
+        backward: whether the whole body is of the backward pass.
     """
     renamed: dict[int, Value] = {}
     items: list[Item] = []
@@ -69,27 +73,27 @@ def _opened(draft: Draft, *, anywhere: bool) -> set[int]:
     def read(values: list[Value]) -> list[Value]:
         return [renamed.get(v, v) if isinstance(v, int) else v for v in values]
 
-    def put(item: Item, *, inside: bool) -> None:
+    def put(item: Item, *, again: bool) -> None:
         item.ins = read(item.ins)
-        if item.op != "remat" or not (inside or anywhere or item.backward):
+        if item.op != "remat":
             items.append(item)
-            if inside:
+            if again:
                 item.backward = True
                 opened.add(id(item))
             return
+        again = again or backward or item.backward
         body = draft_of(item.binding.bodies[0], draft.numbers)
         heads = body.inputs[: len(body.consts)]
         for (v, head), const in zip(heads, body.consts, strict=True):
             node = Node("constant", (), (head.type,), (("content", head.digest),))
-            items.append(Item(node, Binding(CapturedArray(const), {}), [], [v], True))
-            opened.add(id(items[-1]))
+            put(Item(node, Binding(CapturedArray(const), {}), [], [v], again), again=again)
         renamed.update(zip(body.entered, item.ins, strict=True))
         for inner in body.items:
-            put(inner, inside=True)
+            put(inner, again=again)
         renamed.update(zip(item.outs, read(body.outputs), strict=True))
 
     for item in draft.items:
-        put(item, inside=False)
+        put(item, again=False)
     draft.items, draft.outputs = items, read(draft.outputs)
     return opened
 
@@ -144,6 +148,9 @@ class _Merge:
             self.same.update(zip(item.outs, outside, strict=True))
             return True
         ins = [self._forward(v) for v in item.ins]
+        if item.op in HOST_COPIES and isinstance(ins[0], int):
+            self.same[item.outs[0]] = ins[0]
+            return True
         given = [v for v in ins if v is not None]
         if len(given) < len(ins) or item.node.has_attr("effect"):
             return False

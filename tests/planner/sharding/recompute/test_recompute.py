@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import networkx as nx
 import numpy as np
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 
 from costmodel.compiler import analyse, lifetimes
 from ir.analysis import flatten
@@ -97,6 +98,56 @@ def test_what_the_forward_pass_computes_twice_is_found_once() -> None:
     kept = keeping_all(written)
     assert _ops(written.graph).count("dot_general") == 4
     assert _ops(kept.graph).count("dot_general") == 3
+
+
+def nested(x, w):
+    """A layer with a light part and a heavy one that are checkpointed themselves."""
+    norm = jax.checkpoint(lambda x: x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True)))
+    hidden = checkpoint_name(norm(x) @ w["a"], "hidden")
+    return x + jax.checkpoint(lambda h, b: jnp.tanh(h) @ b)(hidden, w["b"]), None
+
+
+NESTED = {
+    **POLICIES,
+    "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=["hidden"],
+        offload_src="device", offload_dst="pinned_host",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scan", [True, False])
+@pytest.mark.parametrize("policy", NESTED)
+def test_what_a_checkpoint_inside_of_another_computes_again_is_kept(
+    scan: bool, policy: str
+) -> None:
+    """JAX leaves the inner region in the forward pass, and its nodes in the outer region."""
+
+    def step(w, x, checkpoint=True):
+        body = jax.checkpoint(nested, policy=NESTED[policy]) if checkpoint else nested
+
+        def loss(w):
+            y = x
+            if scan:
+                y, _ = jax.lax.scan(body, x, w)
+            for i in range(0 if scan else LAYERS):
+                y, _ = body(y, jax.tree.map(lambda a, i=i: a[i], w))
+            return jnp.mean(y**2)
+
+        return jax.value_and_grad(loss)(w)
+
+    args = PARAMS, jax.ShapeDtypeStruct((8, WIDTH), "float32")
+    kept = keeping_all(trace(step, *args, offload=policy == "offload").program)
+    plain = keeping_all(trace(partial(step, checkpoint=False), *args).program)
+    assert not recomputes(kept)
+    assert not {"from_host", "to_host", "remat"} & set(_ops(kept.graph))
+    for op in ("dot_general", "tanh", "rsqrt"):
+        assert _ops(kept.graph).count(op) == _ops(plain.graph).count(op)
+    wanted = values_of(trace(partial(step, checkpoint=False), *args).program)
+    again = with_recompute(kept, chosen_by_kind(layers_of(kept), "full"))
+    for program in (kept, again):
+        for x, y in zip(values_of(program), wanted, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
 def turned(x, angle):
