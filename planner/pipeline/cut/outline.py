@@ -21,6 +21,7 @@ from ir.jax_internals import Literal, is_jaxpr, opened, run_equation, scopes_of
 from ...training.equation_list import Equation, Written
 from .equations import Key, is_float
 
+PART, AGAIN = "part", "again"  # steps that slice a stacked value, and that are recomputed together
 Row = tuple[object, Sequence[Key], Sequence[Key]]
 _KNOWN: WeakKeyDictionary[Equation, tuple[object, ...]] = WeakKeyDictionary()
 
@@ -54,6 +55,25 @@ def numbered(rows: Iterable[Row], numbers: dict[Key, int]) -> tuple[object, ...]
             numbers.setdefault(key, len(numbers))
         found.append((what, read, tuple(numbers[key] for key in writes)))
     return tuple(found)
+
+
+def anywhere(rows: Any) -> tuple[object, ...]:
+    """What some steps compute, for prices: slices inside of an array take as long at any place.
+
+    Args:
+        rows: as `numbered` returns them.
+    """
+    return tuple((_anywhere(what), *rest) for what, *rest in rows)
+
+
+def _anywhere(what: tuple[Any, ...]) -> tuple[object, ...]:
+    if what[0] == PART:
+        _, low, high, length = what
+        return PART, high - low, length, low > 0, high < length
+    if what[0] == AGAIN:
+        _, recompute, rows, *rest = what
+        return AGAIN, recompute, anywhere(rows), *rest
+    return what
 
 
 def keys_of(operands: Iterable[Any]) -> tuple[Key, ...]:

@@ -25,11 +25,12 @@ from ir import Graph, Input, IRError, Literal, Node, Operand, TensorType, digest
 from ir.trace import content_of
 
 from .opened_loss import Opened
-from .outline import Same
+from .outline import Same, anywhere
 from .stage import Staged
 from .stage_training_step import StageTrainingStep
 
 EXACT = 2.0**24  # below which a whole number is one of 32 bits
+LONG = ("float32", "float64", "int32", "int64", "uint32", "uint64")
 Item = TypeVar("Item")
 
 
@@ -103,6 +104,8 @@ class Samples:
     ) -> tuple[StageTrainingStep, str]:  # fmt: skip
         """A stage, for prices alone, and the digest of its program.
 
+        Layers that take their entries from other places of the same array share one.
+
         Args:
             loss: the loss at a size.
             cut: its stages.
@@ -112,7 +115,7 @@ class Samples:
         """
         outline, parts = cut.outline(s), loss.built.parts
         size = Size(loss.microbatches, parts.batch // parts.count if parts else 1)
-        key = size.count, outline
+        key = size.count, (anywhere(outline[0]), *outline[1:])
         if key not in self.found:
             seen = self.traced.setdefault(what, [])
             stage = scaled_stage(seen[0], seen[1], size, outline) if len(seen) == 2 else None
@@ -190,9 +193,12 @@ class _Line:
         if isinstance(a, Literal) and isinstance(b, Literal):
             type_ = self._type(a.type, b.type)
             same = repr(a.value) == repr(b.value)
-            if not same and a.type.dtype not in ("float32", "float64", "int32", "int64"):
+            if not same and a.type.dtype not in LONG:
                 raise NotAffineError  # shorter numbers are rounded
-            return Literal(self.number(a.value, b.value), type_)
+            found = self.number(a.value, b.value)
+            if not same and found < 0 and a.type.dtype.startswith("u"):
+                raise NotAffineError
+            return Literal(found, type_)
         if a != b:
             raise NotAffineError
         return a

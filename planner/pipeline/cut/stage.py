@@ -352,7 +352,8 @@ class _Builder:
             self.steps.append(apply_op(op, ins, key, self.layer))
         else:
             self.need(v)
-            self.steps.append(cut_part(v, key, low, high, self.layer))
+            length = self.program.avals[v].shape[0]
+            self.steps.append(cut_part(v, key, (low, high), length, self.layer))
         self.here.add(key)
         return key
 

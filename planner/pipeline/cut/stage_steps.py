@@ -15,7 +15,7 @@ from ir.jax_internals import function_of, run_equation, run_scan
 
 from ...training.equation_list import Equation, read
 from .equations import Array, Key
-from .outline import keys_of, literal_of, numbered, what_of
+from .outline import AGAIN, PART, keys_of, literal_of, numbered, what_of
 
 Env = dict[Key, Array]
 RECOMPUTE = ("none", "selective", "full")
@@ -98,7 +98,7 @@ def _joined(group: Sequence[StageStep], recompute: str, wanted: set[Key]) -> Sta
 
     numbers = {key: k for k, key in enumerate(reads)}
     rows = numbered([(step.what, step.reads, step.writes) for step in group], numbers)
-    what = ("again", recompute, rows, tuple(numbers[key] for key in writes))
+    what = (AGAIN, recompute, rows, tuple(numbers[key] for key in writes))
     return StageStep(again, tuple(reads), writes, what, group[0].layer)
 
 
@@ -144,13 +144,14 @@ def run_loop(
     return StageStep(layers, keys_of(ins), tuple(outs), what, -1)
 
 
-def cut_part(v: Key, key: Key, low: int, high: int, layer: int) -> StageStep:
-    """A step that slices entries low to high of a stacked value."""
+def cut_part(v: Key, key: Key, span: tuple[int, int], length: int, layer: int) -> StageStep:
+    """A step that slices a span of the entries of a stacked value, of which it has `length`."""
+    low, high = span
 
     def step(env: Env) -> None:
         env[key] = lax.slice_in_dim(env[v], low, high)
 
-    return StageStep(step, (v,), (key,), ("part", low, high), layer)
+    return StageStep(step, (v,), (key,), (PART, low, high, length), layer)
 
 
 def join_parts(v: Key, keys: Sequence[Key], layer: int) -> StageStep:
