@@ -14,6 +14,9 @@ predicted; the same prices hold for every other plan that is printed:
 * equal layers and equal operations: as many sub-meshes and micro-batches as ours has, each stage
   with our best shardings.
 
+A row says whether it `fits` the memory, and has no step if not; `beside` are hand-written plans of
+one program or in stages, of which those in `beside_too_large` do not fit.
+
 `--only` takes a part of a row's name, such as "GPT" or "on 16"; `--quick` the smallest of each.
 """
 
@@ -87,7 +90,7 @@ def _row(find: Any, *args: Any, **more: Any) -> dict[str, Any]:
     try:
         return find(*args, **more)
     except PlanError as error:
-        return {"step_s": None, "error": str(error)}
+        return {"step_s": None, "fits": error.kind != "does-not-fit", "error": str(error)}
 
 
 def _megatron(devices: int) -> dict[str, Any]:

@@ -54,8 +54,8 @@ def fixed(
 
 def _row(found: PlannedPipeline | None) -> dict[str, object]:
     if found is None:
-        return {"step_s": None, "peak_bytes": None}
-    return {"step_s": found.ranked.step_s, "peak_bytes": found.ranked.worst_bytes,
+        return {"step_s": None, "peak_bytes": None, "fits": False}
+    return {"step_s": found.ranked.step_s, "fits": True, "peak_bytes": found.ranked.worst_bytes,
             "stage_s": list(found.ranked.stage_s)}  # fmt: skip
 
 
@@ -69,11 +69,12 @@ def ours(model: Any, cluster: str, memory_bytes: int | None, **more: Any) -> dic
     )  # fmt: skip
     return {
         "step_s": found.step_s, "lower_bound_s": found.lower_bound_s,
-        "peak_bytes": found.peak_bytes, "schedule": found.schedule,
+        "peak_bytes": found.peak_bytes, "fits": True, "schedule": found.schedule,
         "microbatches": found.microbatches,
         "stages": [[*s.layers, s.devices[1] - s.devices[0], s.recompute] for s in found.stages],
         "meshes": [s.mesh for s in found.stages],
         "beside": {name: b.step_s for name, b in found.baselines.items()},
+        "beside_too_large": sorted(name for name, b in found.baselines.items() if not b.fits),
         "planned_s": time.process_time() - spent, "wall_s": time.monotonic() - begun,
     }  # fmt: skip
 
