@@ -30,6 +30,7 @@ from ..solver.budget import QUICK
 from ..solver.solve import SolveOptions
 from ..training.step_call import StepCall
 from ..training.training import Training
+from .alike_stages import AlikeStages
 from .cut.opened_loss import Opened, cut_of, opened
 from .cut.replaced import traced_joint, with_program
 from .cut.scaled import Samples
@@ -118,6 +119,7 @@ class StagePlanner:
 
     groups: plans of stages that are equal except for the micro-batches in flight.
     within: the hand-written plan that stages have to follow, if any.
+    alike: stages that are planned for others too.
     samples: stages at two sizes of micro-batch, which tell those at others.
     programs, menus: searched programs (those for one device apart) and strategies, shared.
     solved: number of stages planned.
@@ -133,6 +135,7 @@ class StagePlanner:
     groups: dict[Any, dict[int, StageFound]] = field(default_factory=dict)
     known: dict[Any, tuple[StageTrainingStep, str]] = field(default_factory=dict)
     samples: Samples = field(default_factory=Samples)
+    alike: AlikeStages = field(default_factory=AlikeStages)
     programs: dict[tuple[str, bool], Program] = field(default_factory=dict)
     menus: dict[int, Menus] = field(default_factory=dict[int, Menus])
     within: str | None = None
@@ -206,18 +209,18 @@ class StagePlanner:
         The plan of an equal stage is reused where it is close to the bound.
         """
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
-        stage, name = self.training_step(loss, cut, s)
+        own = self.training_step(loss, cut, s)
+        stage, name = self.alike.first(loss, cut, s, own)
         room = self.limit_bytes / shape.turns.chunks
         group = self.groups.setdefault((name, shape.sizes[s], kind, room), {})
         known = self._near(group, flight, kind, room)
-        if known is not None:
-            return known
-        ask = self._ask(shape, s, flight)
-        answer = self.planned_within(shape.microbatches, stage, name, ask)
-        if isinstance(answer, PlanError):
-            return StageError(answer.needs_bytes)
-        group[flight] = answer
-        return answer
+        if known is None:
+            ask = self._ask(shape, s, flight)
+            answer = self.planned_within(shape.microbatches, stage, name, ask)
+            if isinstance(answer, PlanError):
+                return StageError(answer.needs_bytes)
+            known = group[flight] = answer
+        return self.alike.planned(known[0], own), known[1]
 
     def _near(
         self, group: dict[int, StageFound], flight: int, kind: str, room: float
@@ -236,10 +239,13 @@ class StagePlanner:
     ) -> StageFound | None:
         """A plan of a stage on meshes of more axes that takes less than `below_s`, if any."""
         loss = self.loss(shape.microbatches)
-        stage, name = self.training_step(loss, cut, s)
+        own = self.training_step(loss, cut, s)
+        stage, name = self.alike.first(loss, cut, s, own)
         ask = replace(self._ask(shape, s, flight), effort=THOROUGH, below_s=below_s)
         found = self.planned_within(shape.microbatches, stage, name, ask)
-        return None if isinstance(found, PlanError) or found[0].step_s >= below_s else found
+        if isinstance(found, PlanError) or found[0].step_s >= below_s:
+            return None
+        return self.alike.planned(found[0], own), found[1]
 
     def _ask(self, shape: PipelineShape, s: int, flight: int) -> Ask:
         whole = shape.recompute[s] == "stage" and flight > 1
