@@ -17,7 +17,7 @@ from itertools import combinations, pairwise, product
 import numpy as np
 from numpy.typing import NDArray
 
-from ..schedule import IN_FLIGHT, Kind, Turns, family_of, in_turns
+from ..schedule import IN_FLIGHT, Kind, Turns, family_of, in_turns, late_families
 from .candidates import Candidates, flights_in_turn
 from .critical_paths import simulator_of
 from .dynamic_programme import Division
@@ -28,6 +28,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 # Divisions that are simulated at once; where there are more, those near one are.
 MOST_PLACED = 5000
+AT_FIRST = 16  # divisions that are simulated first, then twice as many as before
+ROUNDING = 1e-9  # relative: the same seconds summed in another order
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,23 @@ class Passes:
     weight_s: Floats
     once_s: Floats
     pace_s: Floats
+
+
+@dataclass(frozen=True)
+class _Cases:
+    """Divisions that may be simulated.
+
+    kinds: number of the recomputation of every stage, [division, stage].
+    each: seconds of a forward pass, input and weight gradient, and the update, [which, stage,
+        division].
+    into_s: seconds of a transfer into each stage, [stage, division].
+    least_s: lower bound of each step; infinite where a stage does not fit.
+    """
+
+    kinds: Ints
+    each: Floats
+    into_s: Floats
+    least_s: Floats
 
 
 @dataclass(frozen=True)
@@ -82,30 +101,53 @@ class Placements:
         while True:
             rows = combinations(range(1, n - 1), stages - 1) if every else _near(at)
             places = np.array([(0, *row, n - 1) for row in rows], dtype=np.int64)
-            kinds, steps_s = self.steps_s(count, family, like, places, below_s)
-            shortest: list[int] = np.argsort(steps_s, kind="stable").tolist()
-            order = [
+            first, new = self._shortest(count, family, like, places, below_s, tried)
+            if every or first is None or first.step_s >= best_s:
+                if new is not None:
+                    yield new.step_s, family, new
+                return
+            at, best_s = first.places, first.step_s
+
+    def _shortest(
+        self, count: int, family: str, like: Division, places: Ints, below_s: float,
+        tried: Collection[object],
+    ) -> tuple[Division | None, Division | None]:  # fmt: skip
+        """The division with the least simulated step, and that of those that were not tried.
+
+        Those with the least bounds are simulated first, until none that is left can be shorter.
+        """
+        cases = self._cases(count, family, like, places)
+        order = np.argsort(cases.least_s, kind="stable")
+        order = order[cases.least_s[order] < below_s]
+        first: Division | None = None
+        new: Division | None = None
+        steps_s, ends = np.full(len(places), np.inf), 0
+        while ends < len(order):
+            limit_s = below_s if new is None else new.step_s
+            if cases.least_s[order[ends]] > limit_s:
+                break
+            some = order[ends : 2 * ends + AT_FIRST]
+            steps_s[some] = self._simulated_s(count, family, like, cases, some)
+            ends = 2 * ends + AT_FIRST
+            ranks: list[int] = np.argsort(steps_s, kind="stable").tolist()
+            found = [
                 Division(
                     tuple(places[k].tolist()), like.sizes,
-                    tuple(self.kinds[int(kind)] for kind in kinds[k]), float(steps_s[k]), 0.0,
-                    like.turns,
+                    tuple(self.kinds[int(kind)] for kind in cases.kinds[k]), float(steps_s[k]),
+                    0.0, like.turns,
                 )
-                for k in shortest if steps_s[k] < below_s
+                for k in ranks[: int(np.count_nonzero(steps_s < below_s))]
             ]  # fmt: skip
-            left = [one for one in order if (count, one.key) not in tried]
-            if every or not order or order[0].step_s >= best_s:
-                yield from ((one.step_s, family, one) for one in left[:1])
-                return
-            at, best_s = order[0].places, order[0].step_s
+            first = next(iter(found), None)
+            new = next((one for one in found if (count, one.key) not in tried), None)
+        return first, new
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """Kinds of recomputation to choose from; that of a whole stage changes the schedule."""
         return tuple(kind for kind in self.candidates.kinds if kind != "stage")
 
-    def steps_s(
-        self, count: int, family: str, like: Division, places: Ints, below_s: float
-    ) -> tuple[Ints, Floats]:
+    def steps_s(self, count: int, family: str, like: Division, places: Ints) -> tuple[Ints, Floats]:
         """Number of the recomputation of every stage, [division, stage], and simulated steps [s].
 
         Args:
@@ -113,8 +155,14 @@ class Placements:
             family: family of the schedules.
             like: as of `best`.
             places: of the divisions, [division, stage].
-            below_s: divisions with a stage that takes longer are not simulated [s].
         """
+        cases, found = self._cases(count, family, like, places), np.full(len(places), np.inf)
+        able = np.flatnonzero(np.isfinite(cases.least_s))
+        found[able] = self._simulated_s(count, family, like, cases, able)
+        return cases.kinds, found
+
+    def _cases(self, count: int, family: str, like: Division, places: Ints) -> _Cases:
+        """Seconds of divisions; arguments as of `steps_s`."""
         stages, sizes = len(like.sizes), like.sizes
         each = np.zeros((4, stages, len(places)))
         paces = np.zeros((stages, len(places)))
@@ -134,20 +182,27 @@ class Placements:
                     each[j, s, mine] = seconds[at]
         group, groups = np.array(like.turns.group(stages)), stages // like.turns.chunks
         work = [paces[group == g].sum(axis=0) for g in range(groups)]
-        able = np.flatnonzero(count * np.max(work, axis=0) < below_s)
-        found = np.full(len(places), np.inf)
-        if len(able):
-            into_s = self._into_s(count, like, places[able])
-            forward, inward, weight, once = each[:, :, able]
-            seconds = {
-                Kind.FORWARD: forward, Kind.BACKWARD: inward + weight,
-                Kind.INPUT_GRADIENT: inward, Kind.WEIGHT_GRADIENT: weight, Kind.OPTIMIZER: once,
-            }  # fmt: skip
-            for name in self.schedules:
-                if family_of(name) == family:
-                    simulator, _ = simulator_of(name, count, groups, like.turns.chunks)
-                    found[able] = np.minimum(found[able], simulator.steps_s(seconds, into_s))
-        return kinds, found
+        into_s = self._into_s(count, like, places)
+        late = family in late_families(self.schedules)
+        least_s = least_simulated_s(count, each, into_s, like.turns.group(stages), late=late)
+        least_s = np.maximum(least_s, count * np.max(work, axis=0))
+        return _Cases(kinds, each, into_s, least_s * (1 - ROUNDING))
+
+    def _simulated_s(
+        self, count: int, family: str, like: Division, cases: _Cases, some: Ints
+    ) -> Floats:
+        """Steps of some divisions under the best schedule of a family [s]."""
+        into_s, (forward, inward, weight, once) = cases.into_s[:, some], cases.each[:, :, some]
+        seconds = {
+            Kind.FORWARD: forward, Kind.BACKWARD: inward + weight,
+            Kind.INPUT_GRADIENT: inward, Kind.WEIGHT_GRADIENT: weight, Kind.OPTIMIZER: once,
+        }  # fmt: skip
+        found, groups = np.full(len(some), np.inf), len(like.sizes) // like.turns.chunks
+        for name in self.schedules if len(some) else ():
+            if family_of(name) == family:
+                simulator, _ = simulator_of(name, count, groups, like.turns.chunks)
+                found = np.minimum(found, simulator.steps_s(seconds, into_s))
+        return found
 
     def passes(self, kind: StageKind, flight: int) -> Passes:
         """Seconds of every run as a stage of a kind, with micro-batches in flight."""
@@ -197,6 +252,40 @@ class Placements:
             size = min(like.sizes[max(s - 1, 0) : s + 1])
             found[s] = transfer_s(first, size)[places[:, s]] / 2
         return found
+
+
+def least_simulated_s(
+    count: int, each: Floats, into_s: Floats, group: Sequence[int], *, late: bool
+) -> Floats:
+    """Lower bound of the steps of divisions, under any schedule [s].
+
+    The first micro-batch passes all earlier stages before a group begins, which then works on all
+    of them and updates its weights. Its last input gradient, which follows all its forward passes
+    and input gradients, goes back through all earlier stages, the first of which ends with a weight
+    gradient and its update.
+
+    Args:
+        count: number of micro-batches.
+        each: as of `_Cases`.
+        into_s: as of `_Cases`.
+        group: group of devices of each stage.
+        late: weight gradients may wait; else they come with input gradients.
+    """
+    forward, inward, weight, once = each
+    if not late:
+        inward, weight = inward + weight, np.zeros_like(weight)
+    into_s = np.concatenate((np.zeros_like(into_s[:1]), into_s[1:]))
+    head, tail = (
+        np.cumsum(into_s, axis=0) + np.cumsum(passes, axis=0) - passes
+        for passes in (forward, inward)
+    )
+    found = np.zeros(into_s.shape[1])
+    for g in {*group}:
+        own = [s for s, mine in enumerate(group) if mine == g]
+        until = head[own[0]] + count * (forward + inward)[own].sum(axis=0)
+        works = until + count * weight[own].sum(axis=0) + once[own].sum(axis=0)
+        found = np.maximum(found, np.maximum(works, until + tail[own[0]] + weight[0] + once[0]))
+    return found
 
 
 def equal_groups(

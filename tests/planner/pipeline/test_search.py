@@ -112,7 +112,7 @@ def test_cuts_are_moved_by_simulation_with_the_prices_of_the_plan() -> None:
     like = Division(at, shape.sizes, shape.recompute, 0.0, 0.0)
     placements = Placements(search.candidates, search.options.schedules)
     family = family_of(found.ranked.schedule)
-    kinds, steps_s = placements.steps_s(4, family, like, np.array([at]), float("inf"))
+    kinds, steps_s = placements.steps_s(4, family, like, np.array([at]))
     assert tuple(placements.kinds[kind] for kind in kinds[0]) == shape.recompute
     assert steps_s[0] == pytest.approx(found.ranked.step_s, rel=1e-6)
     other = placements.best(4, like, float("inf"), {(4, like.key)})
