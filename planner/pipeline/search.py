@@ -28,6 +28,7 @@ from ..training.training import Training
 from .cut.stage_training_step import StageTrainingStep
 from .divide.candidates import Candidates
 from .divide.dynamic_programme import EXACT, Division
+from .divide.placed import Placed, rows_of
 from .divide.placements import Placements, equal_groups
 from .divide.refusal import refusal
 from .divide.run_costs import RECOMPUTE, Shares
@@ -36,7 +37,7 @@ from .divide.sources import Chain, InTurn, Source
 from .divide.space import check_stages, counts, group_counts, sizes, stage_counts
 from .divide.stage_bounds import StageBounds
 from .proof import CLOSE, MOST_UNITS, Proof
-from .schedule import ONE_EACH, TURNS, Turns, families, family_of, late_families, take
+from .schedule import ONE_EACH, TURNS, Turns, families, family_of, late_families
 from .stage_floors import StageFloors
 from .stage_planner import StagePlanner
 from .trials import WORTH, PlannedPipeline, Trials
@@ -214,22 +215,14 @@ class PipelineSearch:
         equal = equal_groups(self.shares.count - 1, devices, groups, turns)
         likes = [*{(o.sizes, o.turns): o for o in (*equal, *self.trials.divisions)}.values()]
         able = [m for m in self.counts if self.trials.is_able(m)]
-        rows: dict[tuple[int, int], tuple[str, Division] | None] = {
-            (m, k): None for m in able for k, like in enumerate(likes)
-            if take(like.turns, len(like.sizes) // like.turns.chunks, m)
-        }  # fmt: skip
-        stale, vain = set(able), 0
+        placed, vain = Placed(placements, rows_of(able, likes)), 0
         while vain < MOST_VAIN_PLACED and self.planner.solved < MOST_PLANS:
-            for m, k in rows:
-                if m in stale:
-                    rows[m, k] = placements.best(m, likes[k], best_s, self.trials.tried)
-            found = [(row[1].step_s, m, row) for (m, _), row in rows.items() if row is not None]
-            if not found:
+            found = placed.best(best_s, self.trials.tried)
+            if found is None or found[-1].step_s >= best_s * (1 - EXACT):
                 break
-            step_s, count, (family, one) = min(found, key=lambda row: row[:2])
-            if step_s >= best_s * (1 - EXACT):
-                break
-            stale, vain = {count}, vain + 1
+            count, family, one = found
+            placed.forget(count)
+            vain += 1
             tried = self.trials.trial(count, one, family)
             if tried and tried.ranked.step_s < best_s:
                 best, best_s, vain = tried, tried.ranked.step_s, 0

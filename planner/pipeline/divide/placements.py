@@ -91,13 +91,17 @@ class Placements:
             found += self._of_family(count, family, like, below_s, tried)
         return min(found, key=lambda row: row[0])[1:] if found else None
 
+    def is_every(self, like: Division) -> bool:
+        """Whether all divisions like one are looked at, not only those near it."""
+        places = self.candidates.bounds.shares.count - 2
+        return math.comb(places, len(like.sizes) - 1) <= MOST_PLACED
+
     def _of_family(
         self, count: int, family: str, like: Division, below_s: float, tried: Collection[object]
     ) -> Iterator[tuple[float, str, Division]]:
         """The best division of a family of schedules, with its step; arguments as of `best`."""
         n, stages = self.candidates.bounds.shares.count, len(like.sizes)
-        every = math.comb(n - 2, stages - 1) <= MOST_PLACED
-        at, best_s = like.places, math.inf
+        every, at, best_s = self.is_every(like), like.places, math.inf
         while True:
             rows = combinations(range(1, n - 1), stages - 1) if every else _near(at)
             places = np.array([(0, *row, n - 1) for row in rows], dtype=np.int64)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from planner.pipeline.divide import placements
+from planner.pipeline.divide.placed import Placed, rows_of
 from planner.pipeline.divide.placements import Placements, equal_groups
 from planner.pipeline.schedule import ONE_EACH, TURNS, family_of, in_turns, late_families
 from planner.pipeline.whole_program_prices import price_wholes
@@ -77,3 +78,22 @@ def test_a_bound_knows_of_waiting_weight_gradients():
     assert bound == pytest.approx(max(4 * 3 + 0.5, 1.25 + 4 * 3 + 0.5, 1.25 + 4 * 2 + 0.25 + 2.5))
     assert joined == pytest.approx(1.25 + 4 * 3 + 0.25 + 2.0 + 0.5)
     assert late_families(("zb-h1",))
+
+
+def test_the_best_of_all_rows_is_that_of_each_row_by_itself():
+    search, found = placed(SCHEDULES)
+    turns = [ONE_EACH, *dict.fromkeys(t for name in SCHEDULES for t in TURNS.get(name, ()))]
+    likes = equal_groups(search.shares.count - 1, search.machine.num_devices, (2, 4), turns)
+    rows, tried, limit_s = rows_of((2, 4, 8), likes), set(), 1.0
+    together = Placed(found, rows)
+    asked = []
+    for _ in range(6):
+        each = [(count, found.best(count, like, limit_s, tried)) for count, like in rows]
+        steps_s = [(row[1].step_s, count) for count, row in each if row is not None]
+        count, _, one = together.best(limit_s, tried)
+        assert (one.step_s, count) == min(steps_s)
+        asked.append(len(steps_s))
+        tried.add((count, one.key))
+        together.forget(count)
+    assert asked[0] > 1
+    assert together.best(one.step_s * 1e-3, tried) is None
