@@ -4,11 +4,12 @@
     python -m benchmarks one-gpu [--only NAME]
 
 Each program is planned for one GPU as it is written. Its predicted step and peak memory are printed
-beside those measured on an H200 (`benchmarks/data/one_gpu_h200.csv`) and on an H100
-(`benchmarks/data/one_gpu_h100.csv`). Training steps on the H100 ran on NaN, which takes so little
-power that the GPU keeps its full clock; plans for these rows therefore leave the sustained rate of
-products out. No constant is fitted to these steps; what loops copy was read off the profiles of two
-of them, `stencil` and `gpt dropout`. No GPU is needed. On a machine with one,
+beside those measured on an H200 (`benchmarks/data/one_gpu_h200.csv`) and on H100s
+(`benchmarks/data/one_gpu_h100.csv`, `one_gpu_h100_full_clock.csv`). Training steps of the last file
+ran on NaN, which takes so little power that the GPU keeps its full clock; plans for its rows
+therefore leave the sustained rate of products out. No constant is fitted to these steps; what loops
+copy was read off the profiles of two of them, `stencil` and `gpt dropout`. No GPU is needed. On a
+machine with one,
 
     python -m benchmarks one-gpu --measure FILE
 
@@ -43,7 +44,8 @@ _H100 = parse_cluster("1xh100")
 FULL_CLOCK = replace(_H100, device=msgspec.structs.replace(_H100.device, sustained_flops=()))
 # Files of measurements, and the cluster that each is predicted for.
 MEASURED: dict[Path, Cluster] = {
-    DATA / "one_gpu_h100.csv": FULL_CLOCK,
+    DATA / "one_gpu_h100_full_clock.csv": FULL_CLOCK,
+    DATA / "one_gpu_h100.csv": _H100,
     DATA / "one_gpu_h200.csv": parse_cluster("1xh200"),
 }
 COLUMNS: tuple[str, ...] = (

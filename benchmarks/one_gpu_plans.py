@@ -19,10 +19,12 @@ from typing import Any
 
 import jax
 
-from benchmarks.one_gpu import FULL_CLOCK, donated, measured_rows, run, write_measured
+from benchmarks.one_gpu import donated, measured_rows, run, write_measured
 from benchmarks.one_gpu_programs import PROGRAMS
+from costmodel import parse_cluster
 from planner import plan
 
+CLUSTER = parse_cluster("1xh100")
 MEASURED = Path(__file__).parent / "data" / "one_gpu_h100_plans.csv"
 # Name of a plan: its program, and the memory it may take [byte] if less than the device has.
 PLANS: dict[str, tuple[str, int | None]] = {
@@ -30,6 +32,13 @@ PLANS: dict[str, tuple[str, int | None]] = {
     "llama-1b in 24 GB": ("llama-1b", 24_000_000_000),
     "llama-1b in 18 GB": ("llama-1b", 18_000_000_000),
     "llama-1b in 14 GB": ("llama-1b", 14_000_000_000),
+    "llama-1b full": ("llama-1b full", None),
+    "llama-1b full in 30 GB": ("llama-1b full", 30_000_000_000),
+    "llama-1b full in 24 GB": ("llama-1b full", 24_000_000_000),
+    "llama-1b full in 12 GB": ("llama-1b full", 12_000_000_000),
+    "llama-1b full in 10 GB": ("llama-1b full", 10_000_000_000),
+    "llama-8b full": ("llama-8b full", None),
+    "llama-8b full in 24 GB": ("llama-8b full", 24_000_000_000),
     **{name: (name, None) for name in (
         "llama-1b offload", "llama written", "experts ragged", "experts slots", "gpt dropout",
         "moe", "lstm", "dlrm", "llama-1b decode", "stencil",
@@ -47,7 +56,7 @@ def planned(name: str) -> tuple[Any, tuple[Any, ...], int, tuple[int, ...]]:
     fn, args, limit = PROGRAMS[program]()
     reused = donated(program, args)
     made = plan(
-        fn, *args, cluster=FULL_CLOCK, donate_argnums=reused, baselines=False, memory_bytes=memory,
+        fn, *args, cluster=CLUSTER, donate_argnums=reused, baselines=False, memory_bytes=memory,
         recompute="written" if "offload" in program else "auto",
     )  # fmt: skip
     return made, args, limit, reused

@@ -112,6 +112,7 @@ PROGRAMS: dict[str, Callable[[], Made]] = {
     "llama-1b long": lambda: _step(replace(LLAMA_1B, seq=32768, recompute="full"), 1, 32000),
     "llama-7b six layers": lambda: _step(LLAMA_7B, 2, 32000),
     "llama-8b six layers": lambda: _step(LLAMA_8B, 1, 32000),
+    "llama-8b full": lambda: _step(replace(LLAMA_8B, recompute="full"), 1, 32000),
     "gpt2-medium": lambda: _step(replace(GPT2_MEDIUM, recompute="selective"), 16, 50304),
     "gpt2-medium kernel": lambda: _step(replace(GPT2_MEDIUM, flash=True), 16, 50304),
     "gpt2-medium float32": lambda: _step(replace(GPT2_MEDIUM, dtype="float32"), 8, 50304),
