@@ -11,8 +11,9 @@ by what reads that slice of it alone, as XLA's fusions of dynamic-update-slice d
 
 Source: JAX, jax/_src/lax/control_flow/loops.py (stacks begin as zeros); XLA's copy insertion and
 in-place fusions of dynamic-update-slice. On an H100
-(`benchmarks/data/one_gpu_h100_full_clock.csv`, kernels of its profiles): 20 steps of a stencil of 512^3 spend 7.1 of 15.4 ms in such copies, 12 layers of
-`gpt dropout` 33 of 139 ms in zeros and copies of stacks.
+(`benchmarks/data/one_gpu_h100_full_clock.csv`, kernels of its profiles): 20 steps of a stencil of
+512^3 spend 7.1 of 15.4 ms in such copies, 12 layers of `gpt dropout` 33 of 139 ms in zeros and
+copies of stacks.
 """
 
 from __future__ import annotations
