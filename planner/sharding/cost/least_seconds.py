@@ -31,15 +31,19 @@ MOST_WAYS = 50_000
 Floats = NDArray[np.float64]
 
 
-def least_step_s(facts: Facts, compute: ComputeModel, devices: int) -> float:
+def least_step_s(
+    facts: Facts, compute: ComputeModel, devices: int, known: dict[object, float] | None = None
+) -> float:
     """Bound of the step over all plans in one program, on any mesh of `devices` devices [s].
 
     Args:
         facts: facts of the program.
         compute: prices of ops on a device.
         devices: number of devices.
+        known: as of `least_each_s`.
     """
-    return _least_s(facts, compute, (devices,), range(len(facts.flat.ops)), apart=False)
+    each = least_each_s(facts, compute, devices, range(len(facts.flat.ops)), known)
+    return sum(seconds * facts.flat.ops[i].weight for i, seconds in each.items())
 
 
 def least_work_s(
@@ -53,19 +57,7 @@ def least_work_s(
         sizes: devices of the sub-meshes to choose from.
         ops: flat numbers of the ops to include.
     """
-    return _least_s(facts, compute, sizes, ops, apart=True)
-
-
-def _least_s(
-    facts: Facts,
-    compute: ComputeModel,
-    sizes: Collection[int],
-    ops: Collection[int],
-    *,
-    apart: bool,
-) -> float:
-    """Least seconds of ops; with `apart` device-seconds."""
-    seconds = _each_s(facts, compute, sizes, ops, {}, apart=apart)
+    seconds = _each_s(facts, compute, sizes, ops, {}, apart=True)
     return sum(s * facts.flat.ops[i].weight for i, s in seconds)
 
 
@@ -261,7 +253,7 @@ def _seconds(
 
 
 def _least(work: OpWork, compute: ComputeModel, sizes: Collection[int], *, apart: bool) -> float:
-    """Least seconds of one run of an op; see `_least_s`."""
+    """Least seconds of one run of an op; with `apart` device-seconds."""
     rows = _splits(work.spec, sizes)
     if len(rows) > MOST_WAYS:
         return 0.0  # too many ways to try: 0 is a valid bound

@@ -224,8 +224,9 @@ class Search:
 
     def _floor_s(self) -> float:
         """Lower bound of the step on any mesh [s], which needs no search."""
-        scope = self.scope
-        return least_step_s(scope.program.facts, scope.compute, self.cluster.num_devices)
+        scope, devices = self.scope, self.cluster.num_devices
+        known = scope.menus.least.setdefault(devices, {})
+        return least_step_s(scope.program.facts, scope.compute, devices, known)
 
     def _hints(self) -> list[Candidate]:
         """Plans on coarser meshes than the requested one, as starting points."""
