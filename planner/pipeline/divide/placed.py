@@ -20,6 +20,8 @@ class Placed:
     rows: numbers of micro-batches, with divisions of the groups.
     known: number of a row -> the limit under which its divisions were simulated, and the family of
         schedules and the division that were found.
+    least_s: number of a row -> lower bound of all its divisions.
+    from_s: the limit from which on cuts are moved, where not all divisions are looked at.
     """
 
     placements: Placements
@@ -27,12 +29,14 @@ class Placed:
     known: dict[int, tuple[float, tuple[str, Division] | None]] = field(
         default_factory=dict[int, "tuple[float, tuple[str, Division] | None]"]
     )
+    least_s: dict[int, float] = field(default_factory=dict[int, float])
+    from_s: dict[int, float] = field(default_factory=dict[int, float])
 
     def best(self, below_s: float, tried: Collection[object]) -> tuple[int, str, Division] | None:
         """Micro-batches, family of schedules and the division; None if none is below a limit [s].
 
-        A row is asked for what is below the best of those before it alone, and again once that is
-        no longer the best.
+        The row with the least bound is asked first, the others for what is below the best so far
+        alone, and again once that is no longer the best.
 
         Args:
             below_s: the limit.
@@ -41,11 +45,19 @@ class Placed:
         held = [row[1][1].step_s for row in self.known.values() if row[1] is not None]
         least_s = min([below_s, *held])
         for k, (count, like) in enumerate(self.rows):
-            limit_s = least_s if self.placements.is_every(like) else below_s
-            limit, found = self.known.get(k, (-math.inf, None))
-            if found is None and limit < limit_s:
+            if k not in self.least_s:
+                self.least_s[k], self.from_s[k] = self.placements.least_s(count, like), below_s
+        for k in sorted(self.least_s, key=lambda k: (self.least_s[k], k)):
+            (count, like), (limit, found) = self.rows[k], self.known.get(k, (-math.inf, None))
+            if found is not None or limit >= least_s:
+                continue
+            is_every = self.placements.is_every(like)
+            if self.least_s[k] < least_s:
+                limit_s = least_s if is_every else self.from_s[k]
                 found = self.placements.best(count, like, limit_s, tried)
-                self.known[k] = limit_s, found
+            else:
+                limit_s = least_s
+            self.known[k] = limit_s, found
             if found is not None:
                 least_s = min(least_s, found[1].step_s)
         rows = [(found[1].step_s, self.rows[k][0], found)
@@ -60,6 +72,7 @@ class Placed:
         for k, (other, _) in enumerate(self.rows):
             if other == count:
                 self.known.pop(k, None)
+                self.least_s.pop(k, None)
 
 
 def rows_of(counts: Sequence[int], likes: Sequence[Division]) -> list[Row]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..schedule import IN_FLIGHT, Kind, Turns, family_of, in_turns, late_families
 from .candidates import Candidates, flights_in_turn
 from .critical_paths import simulator_of
-from .dynamic_programme import Division
+from .dynamic_programme import Division, least_most
 from .stage_bounds import Known, StageKind
 from .transfers import crossed
 
@@ -95,6 +95,35 @@ class Placements:
         """Whether all divisions like one are looked at, not only those near it."""
         places = self.candidates.bounds.shares.count - 2
         return math.comb(places, len(like.sizes) - 1) <= MOST_PLACED
+
+    def least_s(self, count: int, like: Division) -> float:
+        """Lower bound of all divisions like one, by the work of their groups [s].
+
+        The slowest stage works on all micro-batches; in turns, a group has its share of the least
+        work at least.
+        """
+        found, chunks = math.inf, like.turns.chunks
+        for family in dict.fromkeys(map(family_of, in_turns(self.schedules, like.turns))):
+            paces = [
+                np.min([
+                    self.candidates.bounds.costs(
+                        StageKind(count, size, name, chunks), flight, late=False
+                    ).pace_s
+                    for name in self.kinds
+                ], axis=0)
+                for size, flight in zip(
+                    like.sizes, self._flights(count, family, like), strict=True
+                )
+            ]  # fmt: skip
+            if chunks == 1:
+                slowest_s = least_most(paces)[1]
+            else:
+                rest = np.where(np.arange(len(paces[0])) == len(paces[0]) - 1, 0.0, np.inf)
+                for pace_s in reversed(paces):
+                    rest = (pace_s + rest[None, :]).min(axis=1)
+                slowest_s = float(rest[0]) * chunks / len(like.sizes)
+            found = min(found, count * slowest_s)
+        return found * (1 - ROUNDING)
 
     def _of_family(
         self, count: int, family: str, like: Division, below_s: float, tried: Collection[object]

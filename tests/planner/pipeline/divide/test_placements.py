@@ -51,6 +51,7 @@ def test_the_shortest_division_is_found_without_simulating_all(schedules, turns,
                 _, steps_s = found.steps_s(count, family, like, places)
                 every += len(places)
                 assert (cases.least_s <= steps_s).all()
+                assert found.least_s(count, like) <= steps_s.min()
                 simulated.clear()
                 first, new = found._shortest(count, family, like, places, np.inf, set())
                 assert first is not None
@@ -80,7 +81,9 @@ def test_a_bound_knows_of_waiting_weight_gradients():
     assert late_families(("zb-h1",))
 
 
-def test_the_best_of_all_rows_is_that_of_each_row_by_itself():
+@pytest.mark.parametrize("most", [placements.MOST_PLACED, 3])
+def test_the_best_of_all_rows_is_that_of_each_row_by_itself(most, monkeypatch):
+    monkeypatch.setattr(placements, "MOST_PLACED", most)
     search, found = placed(SCHEDULES)
     turns = [ONE_EACH, *dict.fromkeys(t for name in SCHEDULES for t in TURNS.get(name, ()))]
     likes = equal_groups(search.shares.count - 1, search.machine.num_devices, (2, 4), turns)
