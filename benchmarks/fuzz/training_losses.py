@@ -159,6 +159,16 @@ def _scanned_again(layer: Layer, h: Array, p: Any, key: Array) -> Array:
     return _scanned(jax.checkpoint(layer), h, p, key)
 
 
+def _again_inside(layer: Layer, h: Array, p: Any, key: Array) -> Array:
+    part = jax.checkpoint(layer)
+    return _scanned(jax.checkpoint(lambda h, p, key: part(jnp.sin(h), p, key)), h, p, key)
+
+
+def _again_written_out(layer: Layer, h: Array, p: Any, key: Array) -> Array:
+    wave, part = jax.checkpoint(jnp.sin), jax.checkpoint(layer)
+    return _written_out(jax.checkpoint(lambda h, p, key: part(wave(h), p, key)), h, p, key)
+
+
 def _split_as_it_goes(layer: Layer, h: Array, p: Any, key: Array) -> Array:
     def step(carry: Any, x: Any) -> Any:
         h, key = carry
@@ -170,6 +180,7 @@ def _split_as_it_goes(layer: Layer, h: Array, p: Any, key: Array) -> Array:
 
 BODIES = {
     "written out": _written_out, "scanned": _scanned, "scanned, again": _scanned_again,
+    "again, parts again": _again_inside, "written out, again": _again_written_out,
     "keys carried": _split_as_it_goes,
 }  # fmt: skip
 
