@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.one_gpu import DATA, MEASURED, compared, measured_rows
 
-H200 = DATA / "one_gpu_h200.csv"
+ON_NAN = DATA / "one_gpu_h100_full_clock.csv"
+# Attention written out is too cheap (docs/accuracy.md).
+WRITTEN_OUT = ("gpt dropout", "llama written")
+ROWS = [
+    pytest.param(path, row, id=f"{path.stem} {row['program']}")
+    for path in MEASURED
+    if path != ON_NAN
+    for row in measured_rows(path)
+    if row["program"] not in WRITTEN_OUT
+]
 
 
-@pytest.mark.parametrize("row", measured_rows(H200), ids=lambda row: str(row["program"]))
-def test_steps_at_the_power_limit_are_those_measured(row: dict[str, object]) -> None:
-    """Without the sustained rate of products they are 8 to 9 % too fast."""
-    found = compared(row, MEASURED[H200])
-    assert abs(found["difference"]) < 0.04
+@pytest.mark.parametrize(("path", "row"), ROWS)
+def test_steps_at_the_power_limit_are_those_measured(path: Path, row: dict[str, object]) -> None:
+    """Without the sustained rate of products they are up to 9 % too fast."""
+    found = compared(row, MEASURED[path])
+    assert abs(found["difference"]) < 0.05
 
 
 def test_rows_on_nan_are_priced_without_a_power_limit() -> None:
-    (cluster,) = (c for path, c in MEASURED.items() if path != H200)
-    assert cluster.device.sustained("bfloat16") is None
-    assert MEASURED[H200].device.sustained("bfloat16")
+    for path, cluster in MEASURED.items():
+        assert (cluster.device.sustained("bfloat16") is None) == (path == ON_NAN)
