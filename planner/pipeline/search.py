@@ -155,7 +155,7 @@ class PipelineSearch:
         stages = (asked,) if asked else stage_counts(self.machine, layers)
         check_held(self._held_bytes(), self.limit, self.machine, "parameters, state and gradients")
         price_wholes(self.trials, self.machine, self.counts, self.kinds)
-        best = self._searched(stages)
+        best = self._searched(stages) or self._beside(None, stages)
         best = self._proved(self._climbed(best, stages), stages)
         if best is None and self.below_s == math.inf and not self.trials.least:
             self._too_large(stages)
@@ -298,11 +298,12 @@ class PipelineSearch:
             source.drop(one)  # it was simulated, or needs more memory than its stages alone
         return found
 
-    def _beside(self, best: PlannedPipeline, stages: tuple[int, ...]) -> PlannedPipeline:
+    def _beside(self, best: Found, stages: tuple[int, ...]) -> Found:
         """The best pipeline, or a hand-written one that is faster; both are priced in the same way.
 
         Each rule is priced at the first number of micro-batches that fits, the fastest estimate
-        first; those whose estimate is far above the best step are left out.
+        first; those whose estimate is far above the best step are left out. All numbers are tried
+        as long as there is no pipeline.
         """
         family = families(self.options.schedules)[0]
         rows: dict[str, list[tuple[float, int, Division]]] = {}
@@ -311,13 +312,16 @@ class PipelineSearch:
                 for name, one in self.candidates.by_hand(count, family, stages).items():
                     rows.setdefault(name, []).append((one.step_s, count, one))
         for name in sorted(rows):
-            for step_s, count, one in sorted(rows[name], key=lambda row: row[:2])[:COUNTS]:
-                if DOUBT * step_s >= best.ranked.step_s:
+            order = sorted(rows[name], key=lambda row: row[:2])
+            for step_s, count, one in order[: COUNTS if best else len(order)]:
+                best_s = best.ranked.step_s if best else self.below_s
+                if DOUBT * step_s >= best_s or step_s == math.inf:
                     break
                 found = self.trials.trial(count, one, family)
                 if found is not None:
                     self.by_hand[name] = found.ranked
-                    best = min(best, found, key=lambda f: f.ranked.step_s)
+                    if found.ranked.step_s < best_s:
+                        best = found
                     break
         return best
 

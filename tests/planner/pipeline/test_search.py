@@ -103,6 +103,17 @@ def test_no_pipeline_with_one_cut_moved_is_better(monkeypatch: pytest.MonkeyPatc
 
 
 @without_proof()
+def test_pipelines_written_by_hand_are_tried_where_no_estimate_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(PipelineSearch, "_searched", lambda *_: None)
+    monkeypatch.setattr("planner.pipeline.search.MOST_VAIN_PLACED", 0)
+    found = search_of((64, 16, 48), None, microbatches=4).run(2)
+    assert found is not None
+    assert found.ranked.shape.sizes == (2, 2)
+
+
+@without_proof()
 def test_cuts_are_moved_by_simulation_with_the_prices_of_the_plan() -> None:
     search = search_of((64, 16, 48), None, microbatches=4, schedules=("1f1b-eager", "zb-h2"))
     found = search.run(2)
