@@ -94,7 +94,8 @@ def plan_one(
         chosen = choose(
             traced, request, plans.search, plans.seconds_of,
             lambda found: plans.rough(found.outcome.best), cutoff_s,
-            _copy_s(machine) if may_offload(options, machine) else None, quick=plans.quick,
+            _copy_s(machine) if may_offload(options, machine) else None,
+            early=plans if options.baseline is None else None,
             states=moved if waiting else None,
             always=len({*states}.intersection(moved)) if more else 0,
         )  # fmt: skip

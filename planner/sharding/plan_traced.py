@@ -19,7 +19,7 @@ from .host_limit import check_host
 from .planned_program import PlannedProgram
 from .problem.program import InFlight, Program, Programs
 from .problem.records import Menus
-from .search.context import Candidate
+from .search.context import THOROUGH, Candidate, Effort
 from .search.found_to_file import idle_axes, outcome
 from .search.over_meshes import Search, SearchOutcome
 
@@ -54,6 +54,7 @@ def plan_traced(
     known: Sequence[Candidate] = (),
     menus: Menus | None = None,
     programs: Programs | None = None,
+    effort: Effort = THOROUGH,
 ) -> tuple[PlannedProgram, SearchOutcome]:
     """Plans a traced step.
 
@@ -67,6 +68,7 @@ def plan_traced(
         known: plans of the program as starting points.
         menus: menus of other searches on the same cluster.
         programs: those that have been prepared for it.
+        effort: of the search.
 
     Raises:
         PlanError: if nothing fits in memory, or the plan not in that of the hosts.
@@ -74,7 +76,7 @@ def plan_traced(
     program = program_for(traced, request.options, request.machine, programs)
     program = program.holding(one.in_flight)
     traced_s = time.monotonic() - begun
-    search = Search(program, request, memory, cutoff_s=cutoff_s, known=known, menus=menus)
+    search = Search(program, request, memory, effort, cutoff_s, known, menus)
     made = planned(one, traced, search, found := search.run(), traced_s)
     check_host(made.program.host_bytes, request.machine)
     return made, found

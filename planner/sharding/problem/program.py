@@ -18,7 +18,9 @@ from .repeated_layers import LEAST_OPS, Repeats, repeats_of, worth_folding
 from .skeleton import Outline
 from .skeleton_builder import outline_of
 
-KEPT = 2  # programs that `Programs` holds: the one as it was written, and an edited one
+# Programs that `Programs` holds: the one as it was written, one that keeps everything, and two that
+# are edited.
+KEPT = 4
 
 
 @dataclass(frozen=True)

@@ -17,21 +17,20 @@ from ir.trace import Traced
 from ...common.errors import PlanError, ShortError
 from ...common.request import Request
 from ..search.context import WORTH as LEAST_GAIN
+from .choices import EVERY_CHOICE_OF, choices, recomputable
 from .chosen import Chosen, Rough, T
-from .every_choice import best_of_every, every_choice
-from .frontier import SecondsOf, frontier, work_s
+from .every_choice import best_of_every
+from .frontier import SecondsOf, work_s
 from .host_states import State
 from .keep import recomputes
-from .keep_more import WORTH, Quick, keeping_more
+from .keep_more import WORTH, Early, keeping_more
 from .kinds import KINDS, chosen_by_kind
 from .passes import differentiates
-from .saved import Key, Layer, layers_of
+from .saved import Layer, layers_of
 from .variants import Variant, hosted_variants, kept_by, variant_of, with_states
 
-MOST_CHOICES = 8
 # Share of the memory limit below which a plan counts as not slowed down by it; not measured.
 SPARE = 0.5
-EVERY_CHOICE_OF = 6  # nodes, of which every choice is planned
 # Nodes of which every choice has a rough plan; `benchmarks memory-oracle` has programs of 9.
 ROUGHLY_EVERY_OF = 9
 CHECKPOINT = ", jax.checkpoint around layers"
@@ -49,7 +48,7 @@ def choose(
     cutoff_s: float,
     copy_s: Callable[[float], float] | None = None,
     *,
-    quick: Callable[[], Quick | None] = lambda: None,
+    early: Early[T] | None = None,
     states: Sequence[State] | None = None,
     always: int = 0,
 ) -> Chosen[T]:
@@ -71,7 +70,8 @@ def choose(
         cutoff_s: upper limit of the step [s].
         copy_s: seconds of copying an amount of all devices together to the host [byte]; None if
             nothing may go there that the program does not send there.
-        quick: a rough plan of the program as written, if there is one that fits.
+        early: what is known before any full plan; None if a program that fits and is not slowed
+            down by memory is planned as it is written.
         states: arguments that wait on the host in every variant, in the order in which they go
             there; of the fastest, then as few as fit. None if none may.
         always: number of those that have to, as less was tried.
@@ -80,7 +80,7 @@ def choose(
         PlanError: if no variant has a plan that fits, or is below the cutoff.
     """
     if states is None:
-        return _chosen(traced, request, search, seconds_of, rough, cutoff_s, copy_s, quick)
+        return _chosen(traced, request, search, seconds_of, rough, cutoff_s, copy_s, early)
     every = [one.argument for one in states]
     saved_s = 0.0 if copy_s is None else 2 * copy_s(sum(one.nbytes for one in states))
     tried: dict[str, Variant] = {}
@@ -148,7 +148,7 @@ def _chosen(
     rough: Callable[[T], Rough],
     cutoff_s: float,
     copy_s: Callable[[float], float] | None,
-    quick: Callable[[], Quick | None] = lambda: None,
+    early: Early[T] | None = None,
 ) -> Chosen[T]:
     """As `choose`, with all state on the devices."""
     wish = request.options.recompute
@@ -160,8 +160,9 @@ def _chosen(
         return _only(variant_of(kept, chosen_by_kind(layers, wish)), search, cutoff_s)
     refused = None
     if wish == "auto":
-        variants = _variants(kept, layers, seconds_of, [traced], None, few_first=True)
-        more = keeping_more(traced, kept, variants, request, search, seconds_of, quick, cutoff_s)
+        more = None
+        if early is not None:
+            more = keeping_more(traced, kept, layers, request, search, seconds_of, early, cutoff_s)
         if more is not None:
             return replace(more, notes=(PART,))
         variants = _variants(kept, layers, seconds_of, [traced], copy_s, few_first=True)
@@ -173,7 +174,7 @@ def _chosen(
         kept, layers, seconds_of, [traced] if refused else [], copy_s, few_first=refused is None
     )
     others = [] if refused else [Variant(traced)] if recomputes(traced.program) else []
-    each = _recomputable(layers)
+    each = recomputable(layers)
 
     def first() -> Chosen[T]:
         return _best(chain(others, variants), request, search, cutoff_s, refused)
@@ -231,9 +232,9 @@ def _where_memory_slows(
     saving_s = quick.saving_s()
     if saving_s <= WORTH * written.found.step_s:
         return written
-    most_s = work_s(written.variant.traced, seconds_of) + saving_s
+    most_s = work_s(written.variant.traced, seconds_of(written.variant.traced)) + saving_s
     timely = takewhile(lambda _: not request.over, variants)
-    others = (v for v in timely if work_s(v.traced, seconds_of) < most_s)
+    others = (v for v in timely if work_s(v.traced, seconds_of(v.traced)) < most_s)
     return _better(written, others, quick, request, search)
 
 
@@ -360,16 +361,10 @@ def _variants(
     copies have compute beside them; the first and the last choice also with all that loops stack
     up.
     """
-    each = _recomputable(layers)
-    if len(each) <= EVERY_CHOICE_OF:
-        choices = [frozenset[Key](), *every_choice(each)]
-    else:
-        found = frontier(layers, seconds_of(kept), MOST_CHOICES)
-        named = [chosen_by_kind(layers, kind) for kind in KINDS]
-        choices = [*named[:2], *(choice.values for choice in found), *named[2:]]
+    found = choices(layers, seconds_of(kept))
     seen = {digest(one.graph) for one in without}
-    ends = choices[0], choices[-1]
-    for values in choices if few_first else choices[::-1]:
+    ends = found[0], found[-1]
+    for values in found if few_first else found[::-1]:
         variant = variant_of(kept, values)
         hosted = iter(()) if copy_s is None else hosted_variants(variant, seconds_of, copy_s)
         for one in (variant, *islice(hosted, None if values in ends else 1)):
@@ -377,8 +372,3 @@ def _variants(
             if name not in seen:
                 seen.add(name)
                 yield one
-
-
-def _recomputable(layers: Sequence[Layer]) -> list[frozenset[Key]]:
-    """Results of each node that may be computed again."""
-    return [layer.keys([node]) for layer in layers for node in layer.needed() if node.again]

@@ -23,6 +23,7 @@ class Found(Protocol):
 
 
 T = TypeVar("T", bound=Found)
+T_co = TypeVar("T_co", bound=Found, covariant=True)
 
 
 class Rough(Protocol):

@@ -55,10 +55,31 @@ class Choice:
     kept_bytes: float
 
 
-def work_s(traced: Traced, seconds_of: Callable[[Traced], SecondsOf]) -> float:
-    """Least seconds of all operations of a program [s]."""
-    seconds = seconds_of(traced)
+def work_s(traced: Traced, seconds: SecondsOf) -> float:
+    """Least seconds of all operations of a program [s].
+
+    Args:
+        traced: the program.
+        seconds: of the node at a place, over the whole step.
+    """
     return sum(seconds((i,)) for i in range(len(traced.graph.nodes)))
+
+
+def counted(layers: Sequence[Layer], seconds: SecondsOf, values: Collection[Key]) -> Choice:
+    """A choice, counted on the program that keeps everything.
+
+    Args:
+        layers: bodies with a forward pass.
+        seconds: as of `frontier`.
+        values: what is computed again, some of which nothing may need.
+    """
+    chosen = frozenset(values)
+    again_s = kept_bytes = 0.0
+    for layer in layers:
+        nodes, nbytes = layer.made_again(chosen)
+        again_s += sum(seconds((*layer.place, node.index)) for node in nodes)
+        kept_bytes += nbytes
+    return Choice(chosen, again_s, kept_bytes)
 
 
 def frontier(layers: Sequence[Layer], seconds: SecondsOf, most: int) -> list[Choice]:

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field, replace
 from ir.trace import Traced
 
 from ..rewrite.price import Pricer
-from ..search.context import Candidate
-from ..search.over_meshes import Search
 from .choose import SPARE
-from .keep_more import WORTH, Quick
+from .keep_more import WORTH
 from .variants import Variant
 
 NO_LIMIT = 2**62  # bytes; more than any device has
@@ -59,16 +57,3 @@ class RoughPlans:
         free = replace(pricer, options=replace(pricer.options, memory_bytes=NO_LIMIT))
         found = free.anew(self.written.graph, known.step_s * (1 - WORTH), multipliers)
         return 0.0 if found is None else known.step_s - found.account.step_s
-
-
-def quick_plan(search: Search, rough: Callable[[Candidate], RoughPlans]) -> Quick | None:
-    """A rough plan of the program of a search on its best mesh by quick bounds, if one fits.
-
-    Args:
-        search: of the program as written.
-        rough: rough plans of other choices on the mesh of a plan.
-    """
-    found, bound_s = search.rough()
-    if found is None or found.account.peak_bytes > search.limit:
-        return None
-    return Quick(found.account.step_s, bound_s, rough(found))

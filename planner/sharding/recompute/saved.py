@@ -62,6 +62,27 @@ class Layer:
                 wanted.update(node.reads)
         return found[::-1]
 
+    def made_again(self, values: Collection[Key]) -> tuple[list[Made], float]:
+        """Nodes that run again where values are computed again, and bytes of all that is kept.
+
+        Args:
+            values: results of nodes that may be computed again.
+
+        Returns:
+            Nodes, the last first, and the bytes on one device of what these and the backward pass
+            read.
+        """
+        chosen = {v for place, v in values if place == self.place}
+        wanted: set[int] = set()
+        nbytes, found = 0.0, list[Made]()
+        for node in reversed(self.nodes):
+            needed = node.read | wanted.intersection(node.outs)
+            if not chosen.isdisjoint(needed):
+                found.append(node)
+                wanted.update(node.reads)
+            nbytes += sum(self.nbytes(node, v) for v in needed if v not in chosen)
+        return found, nbytes
+
     def type_of(self, node: Made, value: int) -> TensorType:
         """Type of one copy of a result of a node."""
         return node.node.outputs[node.outs.index(value)]

@@ -153,12 +153,6 @@ class Search:
             seen.by_hand.leave_unknown()
         return seen
 
-    def rough(self) -> tuple[Candidate | None, float]:
-        """A rough plan on the finest mesh of the least quick bound, and that bound [s]."""
-        each = [self._searcher(shape) for shape in finest(self.shapes())]
-        bounds = [searcher.glimpse() for searcher in each]
-        return each[bounds.index(min(bounds))].rough(), min(bounds)
-
     def _search(self, seen: _Seen) -> None:
         """Solves shapes and baselines, as long as that is worth while."""
         found, bounds, best_s = seen.found, seen.bounds, self.cutoff_s

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +24,9 @@ from planner.common.interruption import Interruption
 from planner.common.options import Options
 from planner.common.request import Request
 from planner.sharding.recompute.frontier import SecondsOf
-from planner.sharding.recompute.keep_more import CLEAR, SHARE, WORTH, Quick, keeping_more
-from planner.sharding.recompute.variants import Variant, kept_by, variant_of
+from planner.sharding.recompute.keep_more import MOST_TRIED, SHARE, keeping_more
+from planner.sharding.recompute.saved import layers_of
+from planner.sharding.recompute.variants import Variant, kept_by
 
 SETTINGS: dict[str, Any] = {
     "baselines": False, "substitutions": False, "padding": False, "mesh": (8,),
@@ -94,42 +96,53 @@ def test_values_are_those_of_the_program() -> None:
 
 @dataclass
 class Told:
-    """Rough and full steps of the program as written, and of one that keeps everything [s].
+    """Rough and full steps of the program as written, and of others [s].
 
-    bounds_s: lower bounds of both [s].
-    interrupted: whether Ctrl-C ends the search of the second.
+    full_s: of the program as written, and of those that keep more, in the order of their work;
+        infinite where none fits.
+    quick_bound_s: quick lower bound of the program as written.
+    work_s: least seconds of its operations.
+    bounds_s: lower bounds of the full plans of the program as written, and of others.
+    excess: bytes by which each program exceeds the memory at least.
+    interrupted: whether Ctrl-C ends the search of the program as written.
     asked: whose full plan was asked for.
     now: what the clock says [s].
-    quick_s: seconds that the quick plan takes.
+    quick_s: seconds that the work of the program as written takes to price.
     """
 
     traced: Traced
-    rough_s: float
-    full_s: tuple[float, float]
-    bound_s: float
-    saving_s_: float = 0.0
+    full_s: tuple[float, ...]
+    quick_bound_s: float
+    work_s: float = 0.6
     bounds_s: tuple[float, float] = (0.4, 0.4)
+    excess: float = 0.0
     interrupted: bool = False
     asked: list[str] = field(default_factory=list[str])
     now: list[float] = field(default_factory=lambda: [0.0])
     quick_s: float = 0.0
 
-    def step_s(self, variant: Variant, cutoff_s: float = float("inf")) -> float:
-        assert variant.traced is not self.traced
-        assert cutoff_s == 1.0 * (1 - WORTH)
-        return self.rough_s
-
-    def saving_s(self) -> float:
-        return self.saving_s_
-
     def search(self, variant: Variant, limit_s: float) -> Any:
-        written = variant.traced is self.traced
-        self.asked.append("written" if written else "kept")
-        if self.interrupted and len(self.asked) > 1:
+        assert variant.traced is self.traced
+        self.asked.append("written")
+        if self.interrupted:
             raise KeyboardInterrupt
-        if (found := self.full_s[not written]) >= limit_s:
+        return self._full(0, limit_s)
+
+    def beside(self, variant: Variant, cutoff_s: float) -> Any:
+        assert variant.traced is not self.traced
+        self.asked.append("more")
+        return self._full(self.asked.count("more"), cutoff_s)
+
+    def _full(self, n: int, limit_s: float) -> Any:
+        if self.full_s[n] >= limit_s:
             raise PlanError("no plan is below", kind="not-faster")
-        return Full(found, self.bounds_s[not written])
+        return Full(self.full_s[n], self.bounds_s[n > 0])
+
+    def bound_s(self) -> float:
+        return self.quick_bound_s
+
+    def excess_bytes(self, traced: Traced) -> float:
+        return self.excess
 
     def request(self) -> Request:
         interruption = Interruption(keeps=True)
@@ -137,19 +150,17 @@ class Told:
         start = 0.0 if self.quick_s else time.monotonic()
         return Request(parse_cluster("8xh100"), options, start=start, interruption=interruption)
 
-    def quick(self) -> Quick:
-        self.now[0] += self.quick_s
-        return Quick(1.0, self.bound_s, self)
-
     def chosen(self) -> Any:
         kept = kept_by(self.traced)
 
         def seconds_of(traced: Traced) -> SecondsOf:
-            return lambda place: float(traced is self.traced) / len(traced.graph.nodes)
+            self.now[0] += self.quick_s if traced is self.traced else 0.0
+            work_s = self.work_s if traced is self.traced else 0.0
+            return lambda place: work_s / len(traced.graph.nodes)
 
         return keeping_more(
-            self.traced, kept, [variant_of(kept, ())], self.request(), self.search, seconds_of,
-            self.quick, float("inf"),
+            self.traced, kept, layers_of(kept.program), self.request(), self.search, seconds_of,
+            self, float("inf"),
         )  # fmt: skip
 
 
@@ -160,49 +171,51 @@ class Full:
 
 
 @pytest.mark.parametrize(
-    ("rough_s", "full_s", "bound_s", "asked", "step_s"),
+    ("full_s", "bound_s", "asked", "step_s"),
     [
-        (0.8, (0.97, 0.9), 0.5, ["kept"], 0.9),  # clearly below the rough plan
-        (0.8, (0.97, 1 - CLEAR / 2), 0.99, ["kept"], 1 - CLEAR / 2),  # below the bound
-        (0.8, (0.96, 0.97), 0.5, ["kept", "written"], 0.96),
-        (0.8, (0.98, 0.97), 0.5, ["kept", "written"], 0.97),
-        (0.9999, (0.9, 0.8), 0.5, [], None),  # not worth it
+        ((0.97, 0.59), 0.5, ["more"], 0.59),  # below the work of the program as written
+        ((0.97, 0.9), 0.95, ["more"], 0.9),  # below its bound
+        ((0.97, 0.9), 0.5, ["more", "written"], 0.9),
+        ((0.96, 0.97), 0.5, ["more", "written"], 0.96),
+        ((0.98, 0.97), 0.5, ["more", "written"], 0.97),
+        ((0.9, math.inf, 0.8), 0.85, ["more", "more"], 0.8),
+        ((0.9, *[math.inf] * MOST_TRIED, 0.8), 0.5, ["more"] * MOST_TRIED, None),
     ],
 )
 def test_the_program_as_written_is_planned_only_if_it_may_be_faster(
-    rough_s: float, full_s: tuple[float, float], bound_s: float, asked: list[str],
-    step_s: float | None,
-) -> None:  # fmt: skip
-    told = Told(trace(step, WEIGHTS, DATA), rough_s, full_s, bound_s)
+    full_s: tuple[float, ...], bound_s: float, asked: list[str], step_s: float | None
+) -> None:
+    told = Told(trace(step, WEIGHTS, DATA), full_s, bound_s)
     found = told.chosen()
     assert told.asked == asked
     assert (found.found.step_s if found else None) == step_s
 
 
 def test_the_bound_is_that_of_all_that_was_planned() -> None:
-    found = Told(trace(step, WEIGHTS, DATA), 0.8, (0.96, 0.97), 0.5, bounds_s=(0.9, 0.3)).chosen()
+    found = Told(trace(step, WEIGHTS, DATA), (0.96, 0.97), 0.5, bounds_s=(0.3, 0.9)).chosen()
     assert found.found.step_s == 0.96
     assert found.bound_s == 0.3
 
 
 def test_ctrl_c_keeps_the_plan_that_was_found() -> None:
-    told = Told(trace(step, WEIGHTS, DATA), 0.8, (0.96, 0.97), 0.5, interrupted=True)
+    told = Told(trace(step, WEIGHTS, DATA), (0.96, 0.97), 0.5, interrupted=True)
     assert told.chosen().found.step_s == 0.97
-    assert told.asked == ["kept", "written"]
+    assert told.asked == ["more", "written"]
 
 
-@pytest.mark.parametrize(("share", "asked"), [(0.9, ["kept"]), (1.1, [])])
+@pytest.mark.parametrize(("share", "asked"), [(0.9, ["more"]), (1.1, [])])
 def test_a_time_limit_leaves_most_of_it_to_full_plans(
     monkeypatch: pytest.MonkeyPatch, share: float, asked: list[str]
 ) -> None:
     traced = trace(step, WEIGHTS, DATA)
-    told = Told(traced, 0.8, (0.97, 0.9), 0.5, quick_s=share * SHARE * 100.0)
+    told = Told(traced, (0.97, 0.9), 0.95, quick_s=share * SHARE * 100.0)
     monkeypatch.setattr(requests, "time", SimpleNamespace(monotonic=lambda: told.now[0]))
     told.chosen()
     assert told.asked == asked
 
 
-def test_where_memory_slows_the_program_down_others_are_looked_at() -> None:
-    told = Told(trace(step, WEIGHTS, DATA), 0.8, (1.0, 0.9), 0.5, saving_s_=2 * WORTH)
+@pytest.mark.parametrize(("work_s", "excess"), [(0.6, 2.0**60), (0.0, 0.0)])
+def test_what_cannot_fit_or_saves_nothing_is_not_planned(work_s: float, excess: float) -> None:
+    told = Told(trace(step, WEIGHTS, DATA), (1.0, 0.9), 0.5, work_s=work_s, excess=excess)
     assert told.chosen() is None
     assert not told.asked

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -16,17 +17,18 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 from costmodel.compiler import analyse, lifetimes
-from ir.analysis import flatten
+from ir import Graph
+from ir.analysis import Place, flatten
 from ir.evaluate import plain_program
 from ir.trace import trace
 from planner import PlanError, load, plan
 from planner.sharding.recompute.again import with_recompute
-from planner.sharding.recompute.frontier import Cuts, frontier
+from planner.sharding.recompute.frontier import Cuts, counted, frontier
 from planner.sharding.recompute.keep import keeping_all, recomputes
 from planner.sharding.recompute.kinds import chosen_by_kind
 from planner.sharding.recompute.saved import layers_of
 from tests.helpers_exhaustive import usual
-from tests.planner.sharding.recompute.random_steps import check_step
+from tests.planner.sharding.recompute.random_steps import check_step, random_values
 
 WIDTH, LAYERS = 64, 3
 PARAMS = {
@@ -253,6 +255,51 @@ def _least_cost(layer, seconds, stops, price: float) -> float:
         for v in made.intersection(node.reads):
             graph.add_edge(("value", v), node.index)
     return nx.minimum_cut_value(graph, "forward", "backward")
+
+
+def _runs(graph: Graph) -> Counter[str]:
+    """How often each operation runs."""
+    found: Counter[str] = Counter()
+    for node in graph.nodes:
+        if node.op not in ("remat", "scan"):
+            found[node.op] += 1
+        times = node.attr("length") if node.op == "scan" else 1
+        for body in node.bodies:
+            found.update({op: times * n for op, n in _runs(body).items()})
+    return found
+
+
+@pytest.mark.parametrize("scan", [True, False])
+@pytest.mark.parametrize("seed", range(8))
+def test_what_runs_again_is_counted(scan: bool, seed: int) -> None:
+    """The program of a choice runs no others more often than the one that keeps all.
+
+    Where only the backward pass reads a value, the forward pass need not make it any more.
+    """
+    kept = program(scan)
+    layers = layers_of(kept)
+    values = random_values(layers, seed)
+    again: Counter[str] = Counter()
+    for layer in layers:
+        for node in layer.made_again(values)[0]:
+            again[node.node.op] += int(layer.copies)
+    made = with_recompute(kept, values)
+    more = _runs(made.graph) - _runs(kept.graph)
+    assert more <= again
+    assert more["dot_general"] == again["dot_general"]
+
+
+@pytest.mark.parametrize("scan", [True, False])
+def test_counts_are_those_of_minimum_cuts(scan: bool) -> None:
+    layers = layers_of(program(scan))
+
+    def seconds(place: Place) -> float:
+        return float(sum(place) + 1)
+
+    for choice in frontier(layers, seconds, 8):
+        found = counted(layers, seconds, choice.values)
+        assert found.again_s <= choice.again_s * (1 + 1e-9)
+        assert found.kept_bytes <= choice.kept_bytes * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("scan", [True, False])
