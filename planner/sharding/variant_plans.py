@@ -21,8 +21,8 @@ from .search.context import BESIDE, THOROUGH, Candidate, Effort
 from .search.over_meshes import Search, limit_of
 from .searched import Searched
 
-# Share of the memory limit above which the least peak of a program leaves no room for a plan. Plans
-# of Llama-3 8B and 70B on 64 H100 need 1.2 to 2.2 times their least peak.
+# Share of the memory limit above which the least peak of a program leaves no room for a plan on
+# several devices: those of Llama-3 8B and 70B on 64 H100 need 1.2 to 2.2 times as much.
 ROOM = 0.9
 SHARE = 0.75  # of the time that is left, for the first plans; not measured
 
@@ -95,7 +95,8 @@ class VariantPlans:
         options, machine = self.request.options, self.request.machine
         facts = program_for(traced, options, machine, self.programs).facts
         count = machine.num_devices
-        return (facts.least_peak(count) - ROOM * limit_of(options, machine)) * count
+        room = ROOM if count > 1 else 1.0
+        return (facts.least_peak(count) - room * limit_of(options, machine)) * count
 
     def seconds_of(self, traced: Traced) -> SecondsOf:
         """Seconds of the nodes of a program, each split evenly over all devices."""

@@ -18,9 +18,9 @@ from .repeated_layers import LEAST_OPS, Repeats, repeats_of, worth_folding
 from .skeleton import Outline
 from .skeleton_builder import outline_of
 
-# Programs that `Programs` holds: the one as it was written, one that keeps everything, and two that
-# are edited.
-KEPT = 4
+# Programs that `Programs` holds: the one as it was written, one that keeps everything, and three
+# that are edited.
+KEPT = 5
 
 
 @dataclass(frozen=True)
