@@ -69,6 +69,9 @@ class MappedCollective:
 def mapped_s(node: Node, ways: Mapping[str, Floats], cluster: Cluster, op_s: OpSeconds) -> Floats:
     """Time of one run of a `shard_map`: its ops one after the other, collectives in between.
 
+    It is infinite where parts are split by another number than axes of its mesh that it leaves to
+    the compiler have devices.
+
     Args:
         node: the op, whose body works on shards.
         ways: of each strategy, by how much its factors are split; its parts, that is.
@@ -76,10 +79,20 @@ def mapped_s(node: Node, ways: Mapping[str, Floats], cluster: Cluster, op_s: OpS
         op_s: seconds of an op of the body on shards of these types, split by factors.
     """
     count, found = len(next(iter(ways.values()))) if ways else 1, list[float]()
+    sizes = mapped_axes(node.attr("mesh"))
+    able = {math.prod(sizes[name] for name in group) for group in _left_groups(node)}
     for k in range(count):
         split = parts_split(node, {name: float(each[k]) for name, each in ways.items()})
-        found.append(_body_s(node, split, cluster, op_s))
+        asked = {n for n in (*split.values(), math.prod(split.values())) if n > 1}
+        found.append(_body_s(node, split, cluster, op_s) if asked <= able else math.inf)
     return np.array(found)
+
+
+def _left_groups(node: Node) -> list[tuple[str, ...]]:
+    """Groups of the axes that a `shard_map` leaves to the compiler, the smallest first."""
+    sizes = mapped_axes(node.attr("mesh"))
+    left = sorted(name for name in left_axes(node.attr("auto")) if sizes[name] > 1)
+    return [group for n in range(len(left)) for group in combinations(left, n + 1)]
 
 
 def _body_s(node: Node, split: Mapping[int, float], cluster: Cluster, op_s: OpSeconds) -> float:
@@ -133,9 +146,7 @@ def _of_parts(
     node: Node,
 ) -> list[MappedCollective]:  # fmt: skip
     """All-reduces of what an op adds up along parts, over axes that the `shard_map` leaves."""
-    sizes = mapped_axes(node.attr("mesh"))
-    left = [name for name in left_axes(node.attr("auto")) if sizes[name] > 1]
-    ways = [c for n in range(len(left)) for c in combinations(sorted(left), n + 1)]
+    sizes, ways = mapped_axes(node.attr("mesh")), _left_groups(node)
     found: list[MappedCollective] = []
     for k, type_ in enumerate(inner.outputs):
         count = int(parts.sums(place, k, split))

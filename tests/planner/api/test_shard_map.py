@@ -272,6 +272,18 @@ def test_loops_sums_and_positions_inside_are_split(fn: Any) -> None:
     assert verify(found, compiler="host").ok
 
 
+@pytest.mark.parametrize("recompute", ["auto", "full"])
+def test_layers_with_parts_left_to_the_compiler_are_computed_again(recompute: str) -> None:
+    """Least seconds are of splits that the axes left to the compiler can give."""
+
+    def step(x: Any, w: Any) -> Any:
+        return jax.grad(jax.checkpoint(in_a_ring), argnums=(0, 1))(x, w)
+
+    x, w = array(64, 512), array(512, 64, seed=1)
+    found = plan(step, x, w, cluster=slow_machine(), baselines=False, recompute=recompute)
+    equal(jax.jit(step)(x, w), found.compile()(x, w))
+
+
 def test_a_ring_over_one_axis_has_its_batch_over_another() -> None:
     names = {"axis_names": {"seq"}, "check_vma": False}
     rows = P(None, "seq")
