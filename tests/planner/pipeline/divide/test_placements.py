@@ -62,7 +62,7 @@ def test_the_shortest_division_is_found_without_simulating_all(schedules, turns,
                     count, family, like, places, np.inf, {(count, first.key)}
                 )
                 rest = np.delete(steps_s, steps_s.argmin())
-                assert other is None if not len(rest) else other.step_s == rest.min()
+                assert (None if other is None else other.step_s) == min(rest, default=None)
                 assert found._shortest(count, family, like, places, first.step_s, set()) == (
                     None, None,
                 )  # fmt: skip
@@ -93,7 +93,9 @@ def test_the_best_of_all_rows_is_that_of_each_row_by_itself(most, monkeypatch):
     for _ in range(6):
         each = [(count, found.best(count, like, limit_s, tried)) for count, like in rows]
         steps_s = [(row[1].step_s, count) for count, row in each if row is not None]
-        count, _, one = together.best(limit_s, tried)
+        best = together.best(limit_s, tried)
+        assert best is not None
+        count, _, one = best
         assert (one.step_s, count) == min(steps_s)
         asked.append(len(steps_s))
         tried.add((count, one.key))

@@ -17,7 +17,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 from costmodel.compiler import analyse, lifetimes
-from ir import Graph
+from ir import Graph, runs_of
 from ir.analysis import Place, flatten
 from ir.evaluate import plain_program
 from ir.trace import trace
@@ -263,7 +263,7 @@ def _runs(graph: Graph) -> Counter[str]:
     for node in graph.nodes:
         if node.op not in ("remat", "scan"):
             found[node.op] += 1
-        times = node.attr("length") if node.op == "scan" else 1
+        times = int(runs_of(node)) if node.op == "scan" else 1
         for body in node.bodies:
             found.update({op: times * n for op, n in _runs(body).items()})
     return found
