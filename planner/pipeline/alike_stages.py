@@ -74,7 +74,7 @@ class AlikeStages:
 
 
 def is_alike(a: Graph, b: Graph) -> bool:
-    """Whether two programs have the same ops on the same values of the same types."""
+    """Whether two programs of one outline have the same ops on the same values."""
     if (a.inputs, a.outputs, len(a.nodes)) != (b.inputs, b.outputs, len(b.nodes)):
         return False
     return all(

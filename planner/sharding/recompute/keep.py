@@ -5,7 +5,8 @@ region is opened, and each node in it that is equal to one of the forward pass i
 one's results. So is what JAX has moved out of the loop of the forward pass alone, as no iteration
 changes it: tables of rotary embeddings, for one. A light node that only the region has, such as a
 factor of a derivative, is moved to the forward pass. A product or a loop that only the region has
-stays where it is. Parts that are checkpointed inside of another are opened in both passes.
+stays where it is. Parts that are checkpointed inside of another are opened in both passes, but not
+those in bodies of loops and branches inside a checkpointed part.
 """
 
 from __future__ import annotations
@@ -61,6 +62,9 @@ def _opened(draft: Draft, *, backward: bool) -> set[int]:
 
     A region of the forward pass is one that is checkpointed inside of another: JAX leaves it there
     as it was written, while the one of the backward pass has its nodes.
+
+    Nodes of a region in the backward pass are marked as of that pass (`again`), those of one in the
+    forward pass are not.
 
     Args:
         draft: a body.
