@@ -12,7 +12,7 @@ from tests.planner.pipeline.unproved import without_proof
 @without_proof()
 @pytest.mark.slow
 def test_a_random_step_in_stages_is_the_step_as_written() -> None:
-    found = tried_in_stages(9)
+    found = tried_in_stages(7)
     assert not found.wrong
     assert found.what.startswith("4 stages")
 
