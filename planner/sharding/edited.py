@@ -16,17 +16,24 @@ from .searched import Searched
 T = TypeVar("T")
 
 
-def found_or_none(request: Request, search: Callable[[], T]) -> T | None:
-    """What a search beside a known plan finds; None if nothing is faster, or Ctrl-C ends it."""
+def plan_or_none(search: Callable[[], T]) -> T | None:
+    """What a search finds; None if nothing fits or is below its limit."""
     try:
         return search()
     except PlanError as error:
         if error.kind not in ("not-faster", "does-not-fit"):
             raise
+        return None
+
+
+def found_or_none(request: Request, search: Callable[[], T]) -> T | None:
+    """What a search beside a known plan finds; None if nothing is faster, or Ctrl-C ends it."""
+    try:
+        return plan_or_none(search)
     except KeyboardInterrupt:
         if not request.interruption.kept(found=True):
             raise
-    return None
+        return None
 
 
 def as_edited(known: Searched, found: Searched, **rows: Any) -> Searched:

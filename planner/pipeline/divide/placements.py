@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 # Divisions that are simulated at once; where there are more, those near one are.
 MOST_PLACED = 5000
-AT_FIRST = 16  # divisions that are simulated first, then twice as many as before
+AT_FIRST = 16  # divisions that are simulated first, then twice as many as before; not measured
 ROUNDING = 1e-9  # relative: the same seconds summed in another order
 
 

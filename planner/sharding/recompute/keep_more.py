@@ -9,9 +9,8 @@ from typing import Protocol
 from ir import TO_HOST, Graph, digest
 from ir.trace import Traced
 
-from ...common.errors import PlanError
 from ...common.request import Request
-from ..edited import found_or_none
+from ..edited import found_or_none, plan_or_none
 from .choices import choices
 from .chosen import Chosen, Found, T, T_co
 from .frontier import Choice, SecondsOf, counted, work_s
@@ -85,22 +84,12 @@ def keeping_more(
     below_s = most_s * (1 - WORTH)
     tried = _less(traced, kept, layers, seconds_of, below_s, early)
     for one in takewhile(timely, islice(tried, MOST_TRIED)):
-        found = _found(lambda one=one: early.beside(one, cutoff_s))
+        found = plan_or_none(lambda one=one: early.beside(one, cutoff_s))
         if found is not None:
             return _faster(
                 Chosen(one, found, found.bound_s), traced, most_s, early, request, search
             )
     return None
-
-
-def _found(search: Callable[[], T]) -> T | None:
-    """What a search finds; None if nothing fits or is below the cutoff."""
-    try:
-        return search()
-    except PlanError as error:
-        if error.kind not in ("not-faster", "does-not-fit"):
-            raise
-        return None
 
 
 def _less(
