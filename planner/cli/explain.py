@@ -38,6 +38,10 @@ Pins = Annotated[
     list[str] | None,
     typer.Option("--pin", metavar="PATTERN=SPEC", help="What if arguments had this sharding?"),
 ]
+Schedules = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="What if stages ran under one of these schedules?"),
+]
 
 
 Output = Annotated[
@@ -55,30 +59,33 @@ def explain_command(
     memory: Memory = None,
     bandwidth: Bandwidth = None,
     pin: Pins = None,
+    schedules: Schedules = None,
     output: Output = None,
     as_json: AsJson = False,
 ) -> Answer:
     """Explain the sharding of a tensor or op, or plan under other conditions.
 
     Shows the time and memory that each alternative adds, solved with that one choice fixed. With
-    --devices, --memory, --bandwidth or --pin the program is planned again under that condition,
-    and both plans are shown. Exit status: 0, 1 if nothing fits then, 2 if the plan cannot be read
-    or has nothing of that name.
+    --devices, --memory, --bandwidth, --pin or --schedules the program, or each stage of a plan in
+    stages, is planned again under that condition, and both plans are shown. Exit status: 0, 1 if
+    nothing fits then, 2 if the plan cannot be read or has nothing of that name.
     """
     given: dict[str, Any] = {
         "devices": devices,
         "memory_bytes": None if memory is None else wishes.memory_bytes(memory),
         "bandwidth": bandwidth,
         "pins": wishes.pins(pin) if pin else None,
+        "schedules": None if schedules is None else tuple(schedules.split(",")),
     }
     given = {name: value for name, value in given.items() if value is not None}
     if output is not None:
         _check_output(output, given)
     found = planner.load(path)
-    if found.file.in_stages:
-        return _stages(found, tensor, given)
     if given:
         return _what_if(found, tensor, given, output, as_json=as_json)
+    if found.file.in_stages:
+        text = found.explain(tensor)
+        return Answer({"name": tensor, "text": text}, lambda _: page(text))
     with progress(as_json=as_json) as say:
         say(f"explain {tensor or 'the plan'}")
         reason = found.analysed.reason(tensor)
@@ -93,17 +100,6 @@ def _check_output(output: Path, given: dict[str, Any]) -> None:
             remedy="say what would be different, for instance --devices 16",
         )  # fmt: skip
     wishes.check_writable(output)
-
-
-def _stages(found: planner.Plan, tensor: str, given: dict[str, Any]) -> Answer:
-    """Explains a plan in stages; tensors are named STAGE:TENSOR."""
-    if given:
-        raise PlanError(
-            "a plan in stages is not planned again from its file", kind="usage", where=found.where,
-            remedy="plan the target with other options",
-        )  # fmt: skip
-    text = found.explain(tensor)
-    return Answer({"name": tensor, "text": text}, lambda _: page(text))
 
 
 def _what_if(

@@ -114,26 +114,29 @@ class Plan(PlanView):
         memory_bytes: int | None = None,
         bandwidth: float = 1.0,
         pins: tuple[tuple[str, str], ...] = (),
+        schedules: str | Sequence[str] = (),
     ) -> Plan:
-        """Plans the same program under other conditions, without its function.
+        """Plans the same program, or the same stages, under other conditions, without its function.
+
+        Of a plan in stages the cuts, the number of micro-batches and each stage's share of the
+        devices stay; its stages are planned again, and its schedule simulated.
 
         Args:
             devices: number of devices of the same kind, in the same hosts.
             memory_bytes: memory limit of one device [bytes].
             bandwidth: factor on the bandwidth of all links.
-            pins: further pins.
+            pins: further pins, of a plan of one program.
+            schedules: of a plan in stages, to choose from; its own if empty.
 
         Raises:
-            PlanError: if nothing fits, the devices do not fill hosts, or the plan is in stages.
+            PlanError: if nothing fits, or the devices do not fill hosts or stages.
         """
-        program = inspect.what_if.what_if(
-            self.analysed,
-            devices=devices,
-            memory_bytes=memory_bytes,
-            bandwidth=bandwidth,
-            pins=pins,
-        )
-        return Plan(one_stage(program, len(self.analysed.graph.nodes)), where=self.where)
+        found = inspect.what_if.what_if(
+            self.file, self.analysed_programs, devices=devices, memory_bytes=memory_bytes,
+            bandwidth=bandwidth, pins=pins,
+            schedules=(schedules,) if isinstance(schedules, str) else tuple(schedules),
+        )  # fmt: skip
+        return Plan(found, where=self.where)
 
     # --- files ----------------------------------------------------------------------------
 

@@ -29,6 +29,10 @@ def test_a_pipeline_goes_through_every_command(run: Run, tmp_path: Path) -> None
     assert run("report", path, "-o", tmp_path / "r.html").status == 0
     assert run("compare", path, path, "--json").answer["same_program"] is True
     assert "stage 1" in run("explain", path).out
+    asked = run("explain", path, "--schedules", "gpipe", "-o", tmp_path / "q.json", "--json").answer
+    assert asked["same_program"] is True
+    assert run("simulate", tmp_path / "q.json", "--json").answer["schedule"] == "gpipe"
+    assert run("explain", path, "--memory", "1kB").status == 1
     wrong = run("explain", path, "9:params", "--json")
     assert wrong.status == 2
     assert wrong.answer["error"]["kind"] == "unknown-tensor"

@@ -135,7 +135,7 @@ def test_a_step_called_with_other_than_it_was_planned_for_is_refused():
     ):  # fmt: skip
         with pytest.raises(PlanError, match="is a plan in stages"):
             getattr(made, of_one_program)
-    for call in (made.input_shardings, made.what_if, lambda: planner.structs(made, params)):
+    for call in (made.input_shardings, lambda: planner.structs(made, params)):
         with pytest.raises(PlanError, match="is a plan in stages"):
             call()
 
