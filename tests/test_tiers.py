@@ -122,7 +122,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/mapped.py",
     "planner/emit/pipeline/build.py",
     "planner/emit/pipeline/feed.py",
-    "planner/emit/pipeline/holdings.py",
+    *("planner/emit/pipeline/holdings.py", "planner/emit/pipeline/initial.py"),
     "planner/emit/pipeline/layout.py",
     "planner/emit/pipeline/prepared.py",
     "planner/emit/pipeline/processes.py",

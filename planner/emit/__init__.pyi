@@ -10,6 +10,7 @@ from .local import LocalProgram as LocalProgram
 from .local import local_program as local_program
 from .local_op import partition_spec as partition_spec
 from .pipeline.build import build_pipeline as build_pipeline
+from .pipeline.initial import types_of as types_of
 from .pipeline.runtime import Pipeline as Pipeline
 from .pipeline.scan.pipeline import ScannedPipeline as ScannedPipeline
 from .pipeline.scan.pipeline import scanned_pipeline as scanned_pipeline

@@ -14,7 +14,7 @@ from ..files.plan_file import PlanFile
 from ..inspect.analysed_plan import analyse_plan
 from ..sharding.written_attention import as_attended
 from ..training.step_call import params_and_batch
-from .bind import check_settings
+from .bind import check_settings, form_of
 
 
 def bound_stages(
@@ -95,3 +95,43 @@ def compiled_stages(
     return emit.build_pipeline(
         bound.loss, file.cuts, schedule, groups, file.recompute, solved, options
     )
+
+
+def argument_like(
+    bound: pipeline.BoundStages, tree: Any, what: str, argnum: int | None, where: str
+) -> int:
+    """Number of the argument that has the structure and shapes of a tree.
+
+    0 are the parameters, 1 is the state of the optimizer; the batch is placed as a step is called.
+
+    Args:
+        bound: the loss of the plan.
+        tree: one whole argument.
+        what: the tree is, for errors.
+        argnum: its number; found by its form if None.
+        where: the plan is, for errors.
+
+    Raises:
+        PlanError: if neither, or both, have this form.
+    """
+    if argnum not in (None, 0, 1):
+        raise PlanError(
+            f"must be 0 or 1, got {argnum!r}", kind="bad-option", where="argnum",
+            remedy="the batch is placed as a step is called",
+        )  # fmt: skip
+    forms = [form_of(each) for each in (bound.loss.params, bound.loss.built.opt_state_structs)]
+    own = form_of(tree)
+    found = [k for k, form in enumerate(forms) if form == own and argnum in (None, k)]
+    if not found:
+        wanted = "neither parameters nor optimizer state"
+        raise PlanError(
+            f"{what} has {len(own[1])} arrays in {own[0]}, which is "
+            + (wanted if argnum is None else f"not argument {argnum}"),
+            kind="differs", where=where, remedy="pass all parameters, or all of the state",
+        )  # fmt: skip
+    if len(found) > 1:
+        raise PlanError(
+            f"{what} has the form of both parameters and optimizer state", kind="ambiguous",
+            where=where, remedy="say which one with argnum=",
+        )  # fmt: skip
+    return found[0]

@@ -29,7 +29,7 @@ from ..files.plan_summary import summary_of
 from ..files.plan_text import plan_line, show_plan
 from ..sharding.lower import lower_decisions
 from .bind import bound_program, placed, specs_like
-from .bind_stages import bound_stages, compiled_stages
+from .bind_stages import argument_like, bound_stages, compiled_stages
 from .enough_devices import check_enough
 from .plan_view import PlanView
 
@@ -314,11 +314,18 @@ class Plan(PlanView):
 
     @property
     def shardings(self) -> Any:
-        """NamedShardings of the arguments of the one program, over the devices present.
+        """NamedShardings of the arguments, over the devices present.
+
+        Of a plan in stages those of parameters and optimizer state, each on the devices of its
+        stage; a stack of layers that lies on several has `PieceShardings`. None for the batch,
+        which is placed as a step is called.
 
         Raises:
             PlanError: if there are too few, or no function is bound.
         """
+        if self.file.in_stages:
+            step = self.compile()
+            return step.shardings(0), step.shardings(1), None
         mesh = self._mesh(None)
         return jax.tree.map(lambda spec: NamedSharding(mesh, spec), self.specs)
 
@@ -340,7 +347,7 @@ class Plan(PlanView):
         Args:
             tree: the argument, a pytree of arrays.
             argnum: position of the argument; found by structure and shapes if None. For a plan in
-                stages 0 (parameters) or 1 (optimizer state).
+                stages 0 (parameters) or 1 (optimizer state), found likewise.
             devices: devices of the mesh; all present if None.
 
         Raises:
@@ -349,10 +356,14 @@ class Plan(PlanView):
         if not self.file.in_stages:
             return placed(tree, self._specs_like(tree, "the tree to shard", argnum),
                           self._mesh(devices))  # fmt: skip
-        if argnum not in (0, 1):
-            raise PlanError(f"must be 0 or 1, got {argnum!r}", kind="bad-option", where="argnum",
-                            remedy="the batch is placed as a step is called")  # fmt: skip
-        return self.compile(devices=devices).place(tree, argnum)
+        number = self._argument_like(tree, "the tree to shard", argnum)
+        return self.compile(devices=devices).place(tree, number)
+
+    def _argument_like(self, tree: Any, what: str, argnum: int | None) -> int:
+        """Number of an argument of a plan in stages."""
+        bound = self._need()
+        assert not isinstance(bound, Traced)
+        return argument_like(bound, tree, what, argnum, self.where)
 
     def init(
         self,
@@ -363,9 +374,15 @@ class Plan(PlanView):
     ) -> Any:
         """Runs `init_fn(*args)` with a result that is created sharded, never whole on one device.
 
+        In stages each group of devices computes its own part of the result.
+
         Raises:
-            PlanError: if its result is none of the function's arguments, or the plan is in stages.
+            PlanError: if its result is none of the function's arguments.
         """
+        if self.file.in_stages:
+            made = jax.eval_shape(init_fn, *emit.types_of(args))
+            number = self._argument_like(made, "the result of init_fn", argnum)
+            return self.compile(devices=devices).init(init_fn, args, number)
         made = jax.eval_shape(init_fn, *args)
         specs = self._specs_like(made, "the result of init_fn", argnum)
         mesh = self._mesh(devices)

@@ -22,6 +22,7 @@ from ..context import unmeshed
 from ..given import leaves_like, refuse_used
 from .feed import Feed, Whole
 from .holdings import Pieces, copied, placed
+from .initial import Kept
 from .places import Stack, Where
 from .prepare import StartWriter
 from .prepared import Env, Prepared, check_count, start_each
@@ -119,6 +120,22 @@ class Pipeline:
         return jax.tree.unflatten(
             jax.tree.structure(self.types[argument]), self.flat(tree, argument, where, copied)
         )
+
+    @public
+    @unmeshed
+    def init(self, init_fn: Callable[..., Any], args: Sequence[Any], argument: int) -> Any:
+        """Parameters (0) or optimizer state (1) made by `init_fn(*args)` in their places."""
+        return self.kept(argument).made(init_fn, args)
+
+    @public
+    def shardings(self, argument: int) -> Any:
+        """Shardings of parameters (0) or optimizer state (1) between steps."""
+        return self.kept(argument).shardings(self.types[argument])
+
+    def kept(self, argument: int) -> Kept:
+        """Where the leaves of parameters (0) or optimizer state (1) are between steps."""
+        where = self.where if argument == 0 else self.state_where
+        return Kept(where, self.stored[argument], self.groups)
 
     def flat(
         self,
