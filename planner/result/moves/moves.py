@@ -13,13 +13,11 @@ from ir import IRError, Mesh, Sharding, TensorType
 
 from ...common.errors import PlanError
 from ...common.surface import public, public_methods
-from ...common.units_text import sharding_text
 from ..plan import Plan
 from .common_mesh import Refined, refined
-from .device_shards import Ints, device_shards_of, lost, received
+from .device_shards import Ints, lost
+from .held_arrays import held_arrays, received
 
-# Roles of arguments that do not live from step to step.
-PASSING = ("batch", "constant")
 # On meshes with more axes the shortest path between two shardings has too many states.
 MOST_AXES = 4
 
@@ -34,8 +32,9 @@ class ArrayMove:
     received_bytes: largest number of bytes that a device receives.
     total_bytes: bytes that all devices receive together.
     lost_bytes: bytes that no remaining device holds; they come from a checkpoint.
-    collectives: cheapest sequence of collectives between the shardings, where both plans use the
-        same devices in meshes with common parts; else empty, and pieces are copied.
+    collectives: cheapest sequence of collectives between the shardings, where both plans are of
+        one program and use the same devices in meshes with common parts; else empty, and pieces
+        are copied.
     """
 
     name: str
@@ -88,39 +87,41 @@ def moves(before: Plan, after: Plan, *, lost_devices: Sequence[int] = ()) -> Mov
     Raises:
         PlanError: if an array has another shape or type in the new plan, or a device is unknown.
     """
-    survivors = _survivors(before.mesh.num_devices, lost_devices)
-    count = after.mesh.num_devices
+    had, count = sum(before.file.groups), sum(after.file.groups)
+    survivors = _survivors(had, lost_devices)
     here = np.full(count, -1, dtype=np.int64)  # new device -> old device
     here[: len(survivors)] = survivors[:count]
-    common = None if lost_devices else refined(before.mesh, after.mesh)
+    in_stages = before.file.in_stages or after.file.in_stages
+    common = None if lost_devices or in_stages else refined(before.mesh, after.mesh)
     path = _Paths(after, common if common and len(common.mesh.axes) <= MOST_AXES else None)
-    old, new = _kept(before), _kept(after)
+    old, new = held_arrays(before), held_arrays(after)
     per_device = np.zeros(count, dtype=np.int64)
     rows: list[ArrayMove] = []
     for name in old:
         if name not in new:
             continue
-        (type_, a), (other, b) = old[name], new[name]
-        if type_ != other:
+        a, b = old[name], new[name]
+        type_ = a.type_
+        if type_ != b.type_:
             raise PlanError(
-                f"is {type_} in the old plan and {other} in the new one", kind="differs",
+                f"is {type_} in the old plan and {b.type_} in the new one", kind="differs",
                 where=name, remedy="both plans must be of one program",
             )  # fmt: skip
         size = type_.nbytes // max(1, int(np.prod(type_.shape, dtype=np.int64)))
-        shards = device_shards_of(a, type_.shape, before.mesh)
-        wanted = device_shards_of(b, type_.shape, after.mesh).on(np.arange(count))
-        got = received(shards.on(here), wanted) * size
+        shards = a.shards(had)
+        there = [each.on(here) for each in shards]
+        got = received(there, [each.on(np.arange(count)) for each in b.shards(count)]) * size
         per_device += got
         rows.append(
             ArrayMove(
-                name, type_.shape, type_.dtype, sharding_text(a, before.mesh),
-                sharding_text(b, after.mesh), type_.nbytes, int(got.max()), int(got.sum()),
-                lost(shards, survivors) * size, path.collectives(type_, a, b),
+                name, type_.shape, type_.dtype, a.text, b.text, type_.nbytes, int(got.max()),
+                int(got.sum()), sum(lost(each, survivors) for each in shards) * size,
+                path.collectives(type_, a.pieces[0].state, b.pieces[0].state),
             )
         )  # fmt: skip
     rows.sort(key=lambda row: -row.total_bytes)
     return Moves(
-        (before.mesh.num_devices, count), tuple(rows), int(per_device.max()),
+        (had, count), tuple(rows), int(per_device.max()),
         sum(row.total_bytes for row in rows), sum(row.lost_bytes for row in rows),
         tuple(name for name in old if name not in new),
         tuple(name for name in new if name not in old),
@@ -134,12 +135,6 @@ def _survivors(count: int, gone: Sequence[int]) -> Ints:
             where="lost devices", remedy=f"write numbers from 0 to {count - 1}",
         )  # fmt: skip
     return np.array([d for d in range(count) if d not in set(gone)], dtype=np.int64)
-
-
-def _kept(plan: Plan) -> dict[str, tuple[TensorType, Sharding]]:
-    """Type and sharding of every argument that lives from step to step."""
-    items = zip(plan.graph.inputs, plan.program.roles, plan.decisions.inputs, strict=True)
-    return {item.name: (item.type, state) for item, role, state in items if role not in PASSING}
 
 
 class _Paths:
