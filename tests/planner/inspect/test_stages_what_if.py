@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from msgspec import structs
@@ -46,7 +47,16 @@ def planned(loss_fn: Any = everything, **settings: Any) -> Any:
     return plan(loss_fn, params, batch, optimizer=CLIPPED, has_aux=True, **given | settings)
 
 
-@pytest.mark.parametrize("loss_fn", [everything, masked])
+def weighted(params: Any, batch: Any) -> Any:
+    """A mean by learned weights: a first round of forward passes makes its sums."""
+    x = params["tok"][batch["ids"]]
+    for k in range(4):
+        x = jnp.tanh(x @ params["layers"]["w"][k]) + x
+    weights = jax.nn.sigmoid(x[..., 0])
+    return jnp.sum(weights * x[..., 1]) / jnp.sum(weights), {}
+
+
+@pytest.mark.parametrize("loss_fn", [everything, masked, weighted])
 def test_the_same_conditions_give_the_plan_or_a_faster_one(loss_fn: Any, tmp_path: Any) -> None:
     made = planned(loss_fn)
     made.save(tmp_path / "p.json")
