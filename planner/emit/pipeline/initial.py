@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding
 
 from ir.evaluate import plain_program
@@ -16,7 +17,7 @@ from ir.trace import Traced, trace
 from ...pipeline.cut.forward_backward import nodes_behind, part_of
 from .holdings import Pieces, placed
 from .places import At, Stack, Where
-from .processes import started
+from .processes import alone, away, is_here
 from .transfer import Devices, whole
 
 Array = Any
@@ -82,8 +83,9 @@ class Kept:
             init_fn: the function.
             args: its arguments; arrays may lie on any devices, or in pieces.
         """
-        given = jax.tree.leaves(args)
         traced = trace(init_fn, *types_of(args))
+        leaves = zip(jax.tree.leaves(args), traced.args_info, strict=True)
+        given = [x if _is_array(x) else np.asarray(x, type_.dtype) for x, type_ in leaves]
         outputs = traced.graph.outputs
         found: dict[tuple[int, int], Array] = {}
         for group in range(len(self.groups)):
@@ -96,12 +98,12 @@ class Kept:
             if own:
                 parts = self._group(traced, given, group, own)
                 found |= {(leaf, n): x for (leaf, n, *_), x in zip(own, parts, strict=True)}
-        leaves = [
+        made = [
             found[leaf, 0] if isinstance(where, At)
             else Pieces([found[leaf, n] for n in range(len(where.pieces))])
             for leaf, where in enumerate(self.where)
         ]  # fmt: skip
-        return jax.tree.unflatten(traced.out_tree, leaves)
+        return jax.tree.unflatten(traced.out_tree, made)
 
     def _group(
         self, traced: Traced, given: Sequence[Any], group: int,
@@ -126,8 +128,10 @@ class Kept:
             for (leaf, n, *_), end in zip(own, ends, strict=True)
         ]
         reads = [placed(given[v - heads], At(group), self.groups, _anywhere) for v in part.reads]
-        call = jax.jit(parts, out_shardings=goals)
-        return started(call, reads, devices, lambda rank: whole(devices, rank), {})
+        if not is_here(devices):
+            types = jax.eval_shape(parts, *types_of(reads))
+            return [away(t.shape, t.dtype, goal) for t, goal in zip(types, goals, strict=True)]
+        return alone(jax.jit(parts, out_shardings=goals), devices)(*reads)
 
 
 def _anywhere(piece: int) -> None:
@@ -141,5 +145,8 @@ def types_of(args: Sequence[Any]) -> Any:
 
 
 def _type(x: Any) -> Any:
-    is_array = isinstance(x, (jax.Array, Pieces))
-    return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array else x
+    return jax.ShapeDtypeStruct(x.shape, x.dtype) if _is_array(x) else x
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, (jax.Array, Pieces))

@@ -32,7 +32,7 @@ def compiled_in_haste() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-def fresh(key: Any) -> Any:
+def fresh(key: Any, scale: float = 0.3) -> Any:
     """Parameters of `everything`, drawn anew."""
     params, _ = arguments()
     keys = iter(jax.random.split(key, 8))
@@ -40,7 +40,7 @@ def fresh(key: Any) -> Any:
     def leaf(x: Any) -> Any:
         if not jnp.issubdtype(x.dtype, jnp.floating):
             return jnp.ones(x.shape, x.dtype)
-        return 0.3 * jax.random.normal(next(keys), x.shape, x.dtype)
+        return scale * jax.random.normal(next(keys), x.shape, x.dtype)
 
     return jax.tree.map(leaf, params)
 
@@ -74,7 +74,7 @@ def test_what_is_created_in_places_is_what_was_placed_there() -> None:
     made = in_two_stages()
     step, key = made.compile(), jax.random.key(3)
     whole = fresh(key)
-    params = made.init(fresh, key)
+    params = made.init(fresh, key, 0.3)
     placed_alike(params, step.place(whole, 0))
     state = made.init(made.bound.loss.built.init, params, argnum=1)
     placed_alike(state, step.place(made.bound.loss.built.init(whole), 1))

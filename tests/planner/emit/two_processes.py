@@ -56,8 +56,12 @@ def compare(sizes: tuple[int, ...], schedule: str) -> None:
     with jax.default_device(jax.local_devices()[0]):
         alone = jax.tree.map(jnp.asarray, params)
         expected = three_steps(jax.jit(loss.built.fn), alone, loss.built.init(alone), batch)
-    state = jax.tree.map(np.asarray, loss.built.init(params))
-    found = pipeline.place(params, 0), pipeline.place(state, 1)
+    placed = pipeline.place(params, 0)
+    state = pipeline.init(loss.built.init, (placed,), 1)
+    found = pipeline.init(lambda times: jax.tree.map(lambda x: times * x, params), (1.0,), 0), state
+    for a, b in zip(jax.tree.leaves(found[0]), jax.tree.leaves(placed), strict=True):
+        for own, other in zip(getattr(a, "parts", (a,)), getattr(b, "parts", (b,)), strict=True):
+            assert own.sharding.is_equivalent_to(other.sharding, own.ndim)
     value: Any = None
     for _ in range(3):
         held, state, value = pipeline(*found, batch)
