@@ -62,6 +62,7 @@ class Options:
         is written (`jax.checkpoint`), or a choice where that does not fit or the memory limit slows
         it down; "search" chooses in any case; "written" never; "none", "selective" (all but
         products with weights) and "full" (all but the inputs of layers) hold for every layer.
+        Stages of pipelines have kinds of their own, and with "auto" choices that are faster.
     padding: whether dimensions whose sizes do not divide may be padded inside the program where
         its plan becomes faster; arguments and results keep their shapes.
     sequence_order: whether a causal sequence may be in zigzag from the batch to the loss,

@@ -59,7 +59,7 @@ class StageRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     devices: first device, and the one after the last.
     step_s: busy seconds in a step.
     recompute: as written, in a plan of one program; none; selective or full, layer by layer; stage,
-        all of it at once.
+        all of it at once; chosen, value by value, as `recomputed` of its program says.
     program: number of its plan among `programs`; equal stages share one.
     params: names of its parameters, in the order of its plan's; a part of a stack of layers says
         which. Empty in a plan of one program, as is `cost`.
@@ -69,7 +69,7 @@ class StageRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     devices: tuple[Position, Position]
     step_s: Seconds
     peak_bytes: Bytes
-    recompute: Annotated[str, Meta(pattern="^(as written|none|selective|full|stage)$")]
+    recompute: Annotated[str, Meta(pattern="^(as written|none|selective|full|stage|chosen)$")]
     program: Position = 0
     params: tuple[str, ...] = ()
     cost: StageCost | None = None

@@ -11,7 +11,7 @@ from profiles import ProfileError
 from ..common.layer_names import common_name, without_numbers
 from ..common.stop import Stop
 from ..common.units_text import bytes_text, printable, seconds_text
-from .plan_file import ONE_PROGRAM, Pipeline, PlanFile
+from .plan_file import ONE_PROGRAM, Pipeline, PlanFile, StageRow
 from .program_plan import PaddedRow, ProgramPlan
 
 MOST_ROWS = 8
@@ -77,7 +77,7 @@ def _stages(file: PlanFile, pipeline: Pipeline, glance: Sequence[str]) -> list[s
     for s, (stage, program) in enumerate(zip(file.stages, file.members, strict=True)):
         first, end = stage.devices
         mesh = " x ".join(f"{axis}={n}" for axis, n in program.mesh)
-        again = "" if stage.recompute == "none" else f", {stage.recompute} recomputation"
+        again = f", {again_text(stage, program)}" if stage.recompute != "none" else ""
         lines.append(
             f"  stage {s:<6} slots {stage.layers[0]} to {stage.layers[1]} on devices {first} to "
             f"{end - 1} ({mesh}): busy {seconds_text(stage.step_s)}, "
@@ -100,6 +100,19 @@ def _stages(file: PlanFile, pipeline: Pipeline, glance: Sequence[str]) -> list[s
             f"  sorted       rows of experts within {each} blocks of tokens, in the stages"
         )
     return lines
+
+
+def chosen_text(program: ProgramPlan) -> str:
+    """How many values a plan has chosen to be computed again; empty if it has not chosen."""
+    if program.recomputed is None:
+        return ""
+    count = sum(len(row.numbers) for row in program.recomputed)
+    return f"{count} values chosen to be computed again" if count else "all values kept"
+
+
+def again_text(stage: StageRow, program: ProgramPlan) -> str:
+    """What a stage computes again: its kind of recomputation, or how many values are chosen."""
+    return chosen_text(program) or f"{stage.recompute} recomputation"
 
 
 def _bound_of_stages(file: PlanFile, pipeline: Pipeline) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..common.stop import Stop
 from ..common.units_text import bytes_text, printable, seconds_text
+from ..files.plan_text import chosen_text
 from ..files.program_plan import ProgramPlan
 from ..sharding.cost.account import Account
 from .again import Again, lines_of
@@ -156,6 +157,7 @@ class Overview:
             f"bound {seconds_text(program.lower_bound_s)}: no plan that was searched for is faster"
             f"; {Stop[program.stop].value}",
             *_others(program),
+            *filter(None, (chosen_text(program),)),
             "communication, dearest first",
         ]
         lines += [

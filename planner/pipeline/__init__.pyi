@@ -2,9 +2,9 @@ from . import check_plan as check_plan
 from . import file_schedule as file_schedule
 from . import one_or_stages as one_or_stages
 from . import schedule as schedule
+from .bound_stages import BoundStages as BoundStages
 from .cut.opened_loss import cut_of as cut_of
 from .cut.opened_loss import opened as opened
 from .cut.solved_stage import solved_of as solved_of
 from .divide.simulated import table_of as table_of
 from .stage_edits import StageEdits as StageEdits
-from .stage_planner import BoundStages as BoundStages

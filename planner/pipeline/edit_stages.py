@@ -43,20 +43,22 @@ def edited_pipeline(found: PlannedPipeline, search: PipelineSearch) -> PlannedPi
             known[id(plan)] = stage
     stages = [known[id(plan)] for plan in found.plans]
     edits = tuple(stage.edits for stage in stages)
-    if not any(edits):
+    if edits == (found.bound.edits or (StageEdits(),) * len(stages)):
         return found
     plans, prices = (tuple(each) for each in zip(*((s.plan, s.price) for s in stages), strict=True))
     best = ranked(
         found.ranked.shape, prices, found.across, search.machine, search.limit,
         search.options.schedules,
     )[0]  # fmt: skip
-    if best.worst_bytes > search.limit or not _pays(best.step_s, found.ranked.step_s, edits):
+    if best.worst_bytes > search.limit or not _pays(best.step_s, found, edits):
         return found
     bound = replace(found.bound, edits=edits)
     return replace(found, ranked=best, bound=bound, plans=plans, prices=prices)
 
 
-def _pays(step_s: float, before_s: float, edits: Sequence[StageEdits]) -> bool:
+def _pays(step_s: float, before: PlannedPipeline, edits: Sequence[StageEdits]) -> bool:
     """Whether a pipeline with edited stages is kept; padding alone has a least saving."""
-    padded_alone = all(StageEdits(edit.padded) == edit for edit in edits)
-    return step_s < before_s * (1 - WORTH * padded_alone)
+    olds = [StageEdits.of(plan.program) for plan in before.plans]
+    pairs = zip(edits, olds, strict=True)
+    padded_alone = all(replace(edit, padded=old.padded) == old for edit, old in pairs)
+    return step_s < before.ranked.step_s * (1 - WORTH * padded_alone)

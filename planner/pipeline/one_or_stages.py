@@ -29,6 +29,7 @@ from ..sharding.fewest_microbatches import (
     waiting_on_host,
 )
 from ..sharding.planned_program import PlannedProgram
+from ..sharding.recompute.choose import PART
 from ..sharding.wished import asks_for_shardings, with_asked
 from ..training.step_call import params_and_batch
 from ..training.training import Training
@@ -38,6 +39,7 @@ from .edit_stages import edited_pipeline
 from .planned import Planned, in_one_program
 from .rewrite_stages import rewritten_pipeline
 from .search import PipelineSearch
+from .stage_choices import CHOSEN
 from .trials import PlannedPipeline
 
 ROUNDING = 1e-9  # relative: the same seconds summed in another order
@@ -259,7 +261,8 @@ def _plan_of(
             found = edited_pipeline(found, search)
             found, substitute_s, refused = rewritten_pipeline(found, search)
     best, loss = found.ranked, found.bound.loss
-    edited = found.bound.stages if found.bound.rows or found.bound.edits else ()
+    others = any(replace(edits, recomputed=None) for edits in found.bound.edits)
+    edited = found.bound.stages if found.bound.rows or others else ()
     bound = _bound(search, best.step_s, edited)
     stop = Stop.GAP
     if bound is None:
@@ -273,7 +276,8 @@ def _plan_of(
         lower_bound_s=min(bound, best.step_s), bubble=max(best.bubble, 0.0),
         limit_bytes=search.limit, microbatches=best.shape.microbatches, schedule=best.schedule,
         chunks=best.shape.turns.chunks, loss_reduction=loss.built.reduction, baselines=rows,
-        warnings=_warnings(search, (*loss.built.warnings, *refused)), stop=stop.name,
+        warnings=_warnings(search, (*loss.built.warnings, *_unbounded(found), *refused)),
+        stop=stop.name,
         no_single=no_single,
     )  # fmt: skip
     programs = tuple({id(plan.program): plan.program for plan in found.plans}.values())
@@ -283,6 +287,11 @@ def _plan_of(
     spent = dict.fromkeys(("trace", "substitute", "build", "solve"), 0.0)  # included in `inter`
     spent |= {"substitute": substitute_s, "inter": total - substitute_s, "total": total}
     return Planned(file, found.bound, spent, cached=cached)
+
+
+def _unbounded(found: PlannedPipeline) -> tuple[str, ...]:
+    """What the bound of a pipeline does not cover."""
+    return (PART,) if CHOSEN in found.ranked.shape.recompute else ()
 
 
 def _stages(found: PlannedPipeline, programs: Sequence[ProgramPlan]) -> tuple[StageRow, ...]:

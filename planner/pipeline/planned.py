@@ -14,7 +14,7 @@ from ..files.program_plan import AttentionRow
 from ..sharding.planned_program import PlannedProgram
 
 if TYPE_CHECKING:  # a plan of one program needs none of it
-    from .stage_planner import BoundStages
+    from .bound_stages import BoundStages
 
 
 @dataclass(frozen=True, slots=True)

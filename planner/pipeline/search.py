@@ -36,11 +36,13 @@ from .divide.simulated import Ranked, ranked
 from .divide.sources import Chain, InTurn, Source
 from .divide.space import check_stages, counts, group_counts, sizes, stage_counts
 from .divide.stage_bounds import StageBounds
+from .polish import polished
 from .proof import CLOSE, MOST_UNITS, Proof
 from .schedule import ONE_EACH, TURNS, Turns, families, family_of, late_families
+from .stage_choices import least_step_s, with_choices
 from .stage_floors import StageFloors
 from .stage_planner import StagePlanner
-from .trials import WORTH, PlannedPipeline, Trials
+from .trials import PlannedPipeline, Trials
 from .whole_program_prices import price_wholes
 
 MOST_PLANS = 160  # stages that are planned; the estimates of a search that ends here are no proof
@@ -161,7 +163,7 @@ class PipelineSearch:
             self._too_large(stages)
         if best and self.options.baselines:
             best = self._beside(best, stages)
-        return best and self._polished(best)
+        return best and with_choices(polished(best, self.trials), self.trials)
 
     @property
     def _turns(self) -> tuple[Turns, ...]:
@@ -325,29 +327,10 @@ class PipelineSearch:
                     break
         return best
 
-    def _polished(self, best: PlannedPipeline) -> PlannedPipeline:
-        """Plans the slowest stages with more mesh axes, as long as the step gets faster."""
-        shape, plans, prices = best.ranked.shape, list(best.plans), list(best.prices)
-        tried: set[int] = set()
-        while True:
-            seconds = [p.paced_s(k) for p, k in zip(prices, shape.recompute, strict=True)]
-            s = max(range(len(seconds)), key=lambda s: seconds[s])
-            if id(plans[s]) in tried:
-                break
-            tried.add(id(plans[s]))
-            below_s = plans[s].step_s * (1 - WORTH)
-            found = self.planner.better(best.bound.cut, shape, s, best.flight[s], below_s)
-            if found is None:
-                break
-            for k, old in enumerate(plans):
-                if old is plans[s] and best.flight[k] <= best.flight[s]:
-                    plans[k], prices[k] = found
-        return (
-            self.trials.ranked(best.bound, shape, plans, prices, best.across, best.flight) or best
-        )
-
     def lower_bound_s(self, step_s: float, rewritten: Sequence[StageTrainingStep] = ()) -> float:
         """Bound of the step over all pipelines with any number of micro-batches [s].
+
+        It holds for the kinds of recomputation, and for the choices of the best pipeline in it.
 
         Args:
             step_s: step of the plan, beyond which the bound need not be sharp.
@@ -369,6 +352,8 @@ class PipelineSearch:
         if is_listed:
             # beyond its least the others do not count
             least_s = min(least_s, self.proof.lower_bound_s(min(step_s, least_s / (1 - CLOSE))))
+        if self.best is not None:
+            least_s = min(least_s, least_step_s(self.best, self.trials))
         return least_s if least_s < math.inf else 0.0
 
     def _held_bytes(self) -> int:

@@ -8,16 +8,24 @@ from msgspec import structs
 
 from ir.trace import Traced
 
-from ..files.program_plan import OrderedRow, PaddedRow, ProgramPlan
+from ..files.program_plan import OrderedRow, PaddedRow, ProgramPlan, RecomputedRow
 from ..sharding.ordering.rows import as_ordered
 from ..sharding.padding.rows import as_padded
+from ..sharding.recompute.variants import applied, kept_by
 from ..sharding.sorted_rows.rows import as_blocked
+from .cut.replaced import late_inputs, traced_joint
+from .cut.stage_gradient import Joint
 
 
 @dataclass(frozen=True)
 class StageEdits:
-    """What is edited in a stage before it is rewritten: fields of its plan."""
+    """What is edited in a stage before it is rewritten: fields of its plan.
 
+    recomputed: what its backward pass computes again of all that it reads; None if that is as its
+        kind of recomputation says.
+    """
+
+    recomputed: tuple[RecomputedRow, ...] | None = None
     padded: tuple[PaddedRow, ...] = ()
     sorted_blocks: int = 0
     ordered: tuple[OrderedRow, ...] = ()
@@ -25,22 +33,32 @@ class StageEdits:
     @staticmethod
     def of(program: ProgramPlan) -> StageEdits:
         """The edits of a stage's plan."""
-        return StageEdits(program.padded, program.sorted_blocks, program.ordered)
+        return StageEdits(
+            program.recomputed, program.padded, program.sorted_blocks, program.ordered
+        )
 
     def __bool__(self) -> bool:
         return self != StageEdits()
 
-    def applied(self, traced: Traced, where: str) -> Traced:
-        """The stage with its edits.
+    def applied(self, joint: Joint, where: str) -> Traced:
+        """The micro-batch of a stage with its edits.
 
         Raises:
             PlanError: if it is another stage.
         """
+        traced = traced_joint(joint)
+        if self.recomputed is not None:
+            late = late_inputs(joint, traced)
+            traced = applied(kept_by(traced, late), self.recomputed, late)
         traced = as_padded(traced, self.padded, where)
         return as_ordered(as_blocked(traced, self.sorted_blocks, where), self.ordered, where)
 
     def noted(self, program: ProgramPlan) -> ProgramPlan:
         """The plan of the edited stage, which says so."""
         return structs.replace(
-            program, padded=self.padded, sorted_blocks=self.sorted_blocks, ordered=self.ordered
+            program,
+            recomputed=self.recomputed,
+            padded=self.padded,
+            sorted_blocks=self.sorted_blocks,
+            ordered=self.ordered,
         )

@@ -17,13 +17,11 @@ from ..common.errors import PlanError
 from ..common.options import Options
 from ..common.request import Request
 from ..common.store.keys import Memory, memory_of
-from ..files.program_plan import SubstitutionRow
 from ..sharding.cost.least_seconds import least_work_s
 from ..sharding.plan_traced import One, planned, program_for
 from ..sharding.planned_program import PlannedProgram
 from ..sharding.problem.program import InFlight, Program
 from ..sharding.problem.records import Menus
-from ..sharding.rewrite.replay import replayed
 from ..sharding.search.context import Effort
 from ..sharding.search.over_meshes import Search
 from ..solver.budget import QUICK
@@ -32,14 +30,11 @@ from ..training.step_call import StepCall
 from ..training.training import Training
 from .alike_stages import AlikeStages
 from .cut.opened_loss import Opened, cut_of, opened
-from .cut.replaced import traced_joint, with_program
 from .cut.scaled import Samples
 from .cut.stage import Staged
-from .cut.stage_gradient import joint_of
-from .cut.stage_training_step import ROLES, StageTrainingStep, stage_training_step, training_step_of
+from .cut.stage_training_step import ROLES, StageTrainingStep, stage_training_step
 from .divide.simulated import PipelineShape
 from .divide.stage_price import Phases, StagePrice, price_of
-from .stage_edits import StageEdits
 from .stage_units import in_passes
 from .stored_stages import stage_key, store_stage, stored_stage
 
@@ -54,36 +49,6 @@ THOROUGH = Effort(FAIR.first)
 # The plan of an equal stage is reused with more memory if it is this close to the bound there.
 NEAR = 3e-3
 AMPLE = 10**15  # bytes of memory that no program needs
-
-
-@dataclass(frozen=True)
-class BoundStages:
-    """A pipeline's loss, cut into stages, which are traced on first use.
-
-    rows: the rewrites of each stage, after its edits; empty if no stage has any.
-    edits: those of each stage; empty if no stage has any.
-    """
-
-    loss: Opened
-    cut: Staged
-    optimizer: Any
-    rows: tuple[tuple[SubstitutionRow, ...], ...] = ()
-    edits: tuple[StageEdits, ...] = ()
-
-    @cached_property
-    def stages(self) -> tuple[StageTrainingStep, ...]:
-        """Every stage's step."""
-        return tuple(self._stage(s) for s in range(len(self.cut.stages)))
-
-    def _stage(self, s: int) -> StageTrainingStep:
-        joint = joint_of(self.loss.program, self.cut, s)
-        if self.edits and self.edits[s]:
-            after = self.edits[s].applied(traced_joint(joint), f"stage {s}")
-            joint = with_program(joint, after)
-        if self.rows and self.rows[s]:
-            after = replayed(traced_joint(joint), self.rows[s], f"stage {s}")
-            joint = with_program(joint, after)
-        return training_step_of(joint, self.loss.microbatches, self.optimizer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +257,21 @@ class StagePlanner:
             PlanError: if it does not fit.
         """
         return self._solve(shape.microbatches, stage, self._ask(shape, s, flight))
+
+    def planned_below(
+        self, stage: StageTrainingStep, shape: PipelineShape, s: int, flight: int, below_s: float
+    ) -> StageFound | None:
+        """Plan and price of a given stage; None if it does not fit, or takes `below_s` or more."""
+        ask, name = (
+            replace(self._ask(shape, s, flight), below_s=below_s),
+            digest(stage.traced.graph),
+        )
+        held = self._one(shape.microbatches, stage, ask).in_flight
+        facts = self.searched(stage, name, ask.size).holding(held).facts
+        if facts.least_peak(ask.size) > ask.room_bytes:
+            return None
+        answer = self.planned_within(shape.microbatches, stage, name, ask)
+        return None if isinstance(answer, PlanError) or answer[0].step_s >= below_s else answer
 
     def searched(self, stage: StageTrainingStep, name: str, size: int = 0) -> Program:
         """The stage as the search takes it; kept under `name` unless that is empty."""

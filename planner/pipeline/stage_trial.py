@@ -9,7 +9,7 @@ from ir.trace import Traced
 
 from ..common.errors import PlanError
 from ..sharding.planned_program import PlannedProgram
-from .cut.replaced import traced_joint, with_program
+from .cut.replaced import with_program
 from .cut.stage_training_step import training_step_of
 from .divide.stage_price import StagePrice
 from .search import PipelineSearch
@@ -50,8 +50,8 @@ class StageTrial:
     def unedited(self) -> EditedStage:
         """The stage as it was planned."""
         s, found = self.number, self.found
-        traced = traced_joint(found.bound.stages[s].joint)
-        return EditedStage(traced, found.plans[s], found.prices[s], StageEdits())
+        edits = StageEdits.of(found.plans[s].program)
+        return EditedStage(found.bound.edited(s), found.plans[s], found.prices[s], edits)
 
     def seconds(self, stage: EditedStage) -> float:
         """Seconds of a micro-batch, with its share of what a step has once."""

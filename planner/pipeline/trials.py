@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ..common.errors import IndivisibleError
 from ..sharding.planned_program import PlannedProgram
+from .bound_stages import BoundStages
 from .cut.opened_loss import cut_of
 from .divide.candidates import flights_in_turn
 from .divide.dynamic_programme import Division
@@ -16,7 +17,7 @@ from .divide.simulated import PipelineShape, Ranked, ranked
 from .divide.stage_bounds import Known, StageBounds, StageKind
 from .divide.stage_price import StagePrice
 from .schedule import IN_FLIGHT
-from .stage_planner import BoundStages, StageError, StageFound, StagePlanner
+from .stage_planner import StageError, StageFound, StagePlanner
 
 WORTH = 3e-3  # a stage is planned with more mesh axes if the step may become this share faster
 

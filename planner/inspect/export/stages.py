@@ -136,8 +136,9 @@ def _alike(
     one = replace(
         found[0], pipeline=len(file.groups), microbatches=joined.microbatches,
         batch=found[0].batch * joined.microbatches,
-        kept=UNREAD if recompute == "none" and any(map(computes_again, programs))
-        else _KEPT[recompute],
+        kept=_KEPT[recompute] if recompute in _KEPT and (
+            recompute != "none" or not any(map(computes_again, programs))
+        ) else UNREAD,
     )  # fmt: skip
     notes = [*one.notes, f"the schedule is {joined.schedule}, {runtime}'s is 1F1B"]
     if len({b - a for a, b in zip(file.cuts, file.cuts[1:], strict=False)}) > 1:
@@ -149,7 +150,7 @@ def _alike(
     return one, notes
 
 
-# what stages compute again, in the terms of one program
+# what stages compute again by kind, in the terms of one program
 _KEPT = {
     "none": Kept(), "selective": Kept("selective", {"attention": AGAIN}, others=(
         "other products without weights are computed again too, those of experts as well",)),

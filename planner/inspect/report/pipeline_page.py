@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...common.units_text import bytes_text, seconds_text
 from ...files.plan_file import Pipeline, PlanFile
+from ...files.plan_text import chosen_text
 from ...pipeline.file_schedule import priced_of
 from ...pipeline.schedule import PIPELINES
 from ..analysed_plan import AnalysedPlan
@@ -95,7 +96,8 @@ def _stages(file: PlanFile, pipeline: Pipeline) -> Markup:
         rows.append(
             (
                 str(s), f"{stage.layers[0]} to {stage.layers[1]}", f"{start} to {end - 1}",
-                mesh, stage.recompute, seconds_text(micro), seconds_text(cost.once_s),
+                mesh, chosen_text(program) or stage.recompute, seconds_text(micro),
+                seconds_text(cost.once_s),
                 bar(stage.step_s / pipeline.step_s), bytes_text(stage.peak_bytes),
                 bytes_text(cost.sent_bytes),
             )

@@ -20,6 +20,12 @@ def traced_joint(joint: Joint) -> Traced:
     return trace(joint.run, *joint.structs.values())
 
 
+def late_inputs(joint: Joint, traced: Traced) -> range:
+    """Inputs of `traced_joint` that are there only when the backward pass begins."""
+    count = len(traced.graph.inputs)
+    return range(count - len(joint.structs["slopes"]) - len(joint.structs["sums"]), count)
+
+
 def with_program(joint: Joint, after: Traced) -> Joint:
     """The stage with a rewritten program of the same arguments and results.
 

@@ -32,7 +32,8 @@ class PipelineShape:
 
     cuts: first slot of every stage, and the number of slots at the end.
     sizes: devices of every stage.
-    recompute: of every stage "none"; "selective" or "full", by layer; or "stage", the whole stage.
+    recompute: of every stage "none"; "selective" or "full", by layer; "stage", the whole stage; or
+        "chosen", value by value.
     turns: how stages take turns on groups of devices.
     """
 

@@ -9,8 +9,8 @@ from typing import Any
 from ...common.errors import PlanError
 from ...common.surface import public_methods
 from ...common.units_text import bytes_text
+from ...pipeline.bound_stages import BoundStages
 from ...pipeline.file_schedule import transfers
-from ...pipeline.stage_planner import BoundStages
 from ..plan import Plan
 from .program import Verification, verify_program
 

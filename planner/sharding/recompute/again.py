@@ -15,7 +15,7 @@ slices of what it is computed from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from ir import Input, Node
 from ir.analysis import Place
@@ -29,16 +29,17 @@ from .passes import bodies_with_passes, pairs_of
 Chosen = Collection[tuple[Place, int]]
 
 
-def with_recompute(program: Program, chosen: Chosen) -> Program:
+def with_recompute(program: Program, chosen: Chosen, late: Iterable[int] = ()) -> Program:
     """The program with the chosen values computed again where the backward pass reads them.
 
     Args:
         program: a program that keeps everything (`keeping_all`).
         chosen: results of nodes of the forward pass: the place of their body, and their number.
+        late: inputs that are there only when the backward pass begins.
     """
     if not chosen:
         return program
-    draft = draft_of(program)
+    draft = draft_of(program, late=late)
     _recompute(draft, (), frozenset(chosen))
     return program_of(draft)
 
@@ -61,6 +62,15 @@ def _values(draft: Draft, place: Place, chosen: frozenset[tuple[Place, int]]) ->
     return {v for v in made if (place, v - draft.first) in chosen}
 
 
+def _made_of(draft: Draft, values: Collection[int]) -> set[int]:
+    """Some values, and all that is made of them."""
+    found = set(values)
+    for item in draft.items:
+        if not found.isdisjoint(item.reads):
+            found.update(item.outs)
+    return found
+
+
 class _Copies:
     """Writes the copies of chosen values into a backward pass.
 
@@ -76,7 +86,8 @@ class _Copies:
         self.copy: dict[int, int] = {}  # chosen value -> its copy
         self.passed: dict[int, int] = {}  # value of the backward pass -> as a region passed it on
         self.items: list[Item] = []
-        self.last: int | None = None  # latest result of the backward pass
+        self.waiting = _made_of(self.target, self.target.late)
+        self.last = min(self.target.late, default=None)  # latest result of the backward pass
         self.pending: list[int] = []  # results of it since the last copies, not read yet
         self.wanted = {v for item in self.target.items for v in item.reads}
         self.wanted |= {v for v in self.target.outputs if isinstance(v, int)}
@@ -90,7 +101,8 @@ class _Copies:
             if in_loop or item.backward:
                 self._need(item.ins)
                 item.ins = self._read(item.ins)
-                self.last = item.outs[-1] if item.outs else self.last
+                late = [v for v in item.outs if self._is_late(v)]
+                self.last = late[-1] if late else self.last
                 self._note(item)
             else:
                 item.ins = [self.passed.get(v, v) if isinstance(v, int) else v for v in item.ins]
@@ -200,9 +212,16 @@ class _Copies:
     def _of_backward(self, values: list[Value]) -> int | None:
         """An operand that the backward pass has made, or else its latest result."""
         for v in values:
-            if isinstance(v, int) and self.across.forward(v) is None:
+            if isinstance(v, int) and self._is_late(v):
                 return self.passed.get(v, v)
         return None if self.last is None else self.passed.get(self.last, self.last)
+
+    def _is_late(self, v: int) -> bool:
+        """Whether a value is there only when the backward pass has begun.
+
+        Where that is given by its inputs, what it makes of none of them, such as zeros, is not.
+        """
+        return v in self.waiting if self.waiting else self.across.forward(v) is None
 
 
 def _region_of(body: Draft, ins: list[Value], outs: list[int]) -> Item:

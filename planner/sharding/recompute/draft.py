@@ -61,6 +61,7 @@ class Draft:
     """One body, or the whole program.
 
     inputs: its captured constants first.
+    late: inputs that are there only when the backward pass begins.
     first: number of its first value before it was edited; the others followed.
     """
 
@@ -70,6 +71,7 @@ class Draft:
     outputs: list[Value]
     consts: tuple[Any, ...] = ()
     first: int = 0
+    late: frozenset[int] = frozenset()
 
     @property
     def entered(self) -> list[int]:
@@ -90,8 +92,14 @@ class Draft:
         return item.bodies[number]
 
 
-def draft_of(program: Program, numbers: Numbers | None = None) -> Draft:
-    """A program opened for editing; without `numbers`, its values keep their numbers."""
+def draft_of(program: Program, numbers: Numbers | None = None, late: Iterable[int] = ()) -> Draft:
+    """A program opened for editing; without `numbers`, its values keep their numbers.
+
+    Args:
+        program: a body, or the whole program.
+        numbers: of the program that it is part of.
+        late: inputs that are there only when the backward pass begins.
+    """
     numbers = numbers or Numbers()
     graph = program.graph
     env = [numbers.new(t) for t in graph.types]
@@ -104,7 +112,8 @@ def draft_of(program: Program, numbers: Numbers | None = None) -> Draft:
     ]  # fmt: skip
     inputs = list(zip(env, graph.inputs, strict=False))
     outputs = [env[o] if isinstance(o, int) else o for o in graph.outputs]
-    return Draft(numbers, inputs, items, outputs, program.consts, env[0] if env else 0)
+    late_inputs = frozenset(env[v] for v in late)
+    return Draft(numbers, inputs, items, outputs, program.consts, env[0] if env else 0, late_inputs)
 
 
 def program_of(draft: Draft) -> Program:

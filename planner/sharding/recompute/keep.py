@@ -11,7 +11,7 @@ those in bodies of loops and branches inside a checkpointed part.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from ir import HOST_COPIES, Node
 from ir.trace import Binding, CapturedArray, Program
@@ -21,11 +21,16 @@ from .draft import Draft, Item, Value, draft_of, program_of
 from .passes import HEAVY, bodies_with_passes, pairs_of
 
 
-def keeping_all(program: Program) -> Program:
-    """The program without the recomputation that the user's `jax.checkpoint` asked for."""
+def keeping_all(program: Program, late: Iterable[int] = ()) -> Program:
+    """The program without the recomputation that the user's `jax.checkpoint` asked for.
+
+    Args:
+        program: forward and backward pass.
+        late: inputs that are there only when the backward pass begins.
+    """
     if not recomputes(program):
         return program
-    draft = draft_of(program)
+    draft = draft_of(program, late=late)
     _keep(draft)
     return program_of(draft)
 

@@ -28,8 +28,8 @@ class Pair:
 
 
 def late_values(draft: Draft) -> set[int]:
-    """Results of the nodes that are marked, or depend on one that is."""
-    values: set[int] = set()
+    """Inputs of the backward pass, results of marked nodes, and what depends on these."""
+    values = set(draft.late)
     for item in draft.items:
         if item.backward or not values.isdisjoint(item.reads):
             values.update(item.outs)

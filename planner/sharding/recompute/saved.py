@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ir import Node, TensorType
@@ -92,9 +92,14 @@ class Layer:
         return self.copies * self.type_of(node, value).nbytes
 
 
-def layers_of(program: Program) -> tuple[Layer, ...]:
-    """Every body with a forward pass, of a program that keeps everything."""
-    return tuple(_layers(draft_of(program), (), 1.0))
+def layers_of(program: Program, late: Iterable[int] = ()) -> tuple[Layer, ...]:
+    """Every body with a forward pass, of a program that keeps everything.
+
+    Args:
+        program: forward and backward pass.
+        late: inputs that are there only when the backward pass begins.
+    """
+    return tuple(_layers(draft_of(program, late=late), (), 1.0))
 
 
 def _layers(draft: Draft, place: Place, copies: float) -> Iterator[Layer]:

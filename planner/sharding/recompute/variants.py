@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -35,10 +35,10 @@ class Variant:
     states: tuple[int, ...] = ()
 
 
-def variant_of(kept: Traced, values: Iterable[Key]) -> Variant:
-    """A program that keeps everything, with some values computed again."""
+def variant_of(kept: Traced, values: Iterable[Key], late: Collection[int] = ()) -> Variant:
+    """A program that keeps everything, with some values computed again; `late` as of `kept_by`."""
     rows = rows_of(values)
-    return Variant(applied(kept, rows), rows)
+    return Variant(applied(kept, rows, late), rows)
 
 
 def with_values_on_host(variant: Variant, values: Iterable[Key]) -> Variant:
@@ -47,9 +47,14 @@ def with_values_on_host(variant: Variant, values: Iterable[Key]) -> Variant:
     return Variant(_on_host(variant.traced, hosted), variant.rows, hosted)
 
 
-def kept_by(traced: Traced) -> Traced:
-    """The traced function as the program that keeps everything."""
-    return replace(traced, program=keeping_all(traced.program))
+def kept_by(traced: Traced, late: Collection[int] = ()) -> Traced:
+    """The traced function as the program that keeps everything.
+
+    Args:
+        traced: forward and backward pass.
+        late: inputs that are there only when the backward pass begins.
+    """
+    return replace(traced, program=keeping_all(traced.program, late))
 
 
 def hosted_variants(
@@ -93,9 +98,9 @@ def _on_host(traced: Traced, hosted: Rows) -> Traced:
     return replace(traced, program=with_hosted(traced.program, keys_of(hosted)))
 
 
-def applied(kept: Traced, rows: Rows) -> Traced:
+def applied(kept: Traced, rows: Rows, late: Collection[int] = ()) -> Traced:
     """A program that keeps everything, with the values of some rows computed again."""
-    return replace(kept, program=with_recompute(kept.program, keys_of(rows)))
+    return replace(kept, program=with_recompute(kept.program, keys_of(rows), late))
 
 
 def keys_of(rows: Rows) -> list[Key]:
