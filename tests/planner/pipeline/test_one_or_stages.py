@@ -20,6 +20,7 @@ from planner.common.errors import PlanError
 from planner.common.request import Request
 from planner.common.stop import PROVED, Stop
 from planner.pipeline.divide.run_costs import RECOMPUTE
+from planner.pipeline.stage_choices import CHOSEN
 from tests.planner.emit.pipelines import CLIPPED, arguments, everything, three_steps
 from tests.planner.pipeline.unproved import without_proof
 from tests.planner.programs import slow_machine
@@ -57,7 +58,7 @@ def test_a_pipeline_is_saved_loaded_bound_and_run(tmp_path):
     assert made.lower_bound_s <= made.step_s
     assert "lower bound  " in str(made)
     assert "a plan of one program was not planned, as a pipeline is asked for" in str(made)
-    assert {s.recompute for s in made.stages} <= {*RECOMPUTE}
+    assert {s.recompute for s in made.stages} <= {*RECOMPUTE, CHOSEN}
     made.save(tmp_path / "a.json")
     again = load(tmp_path / "a.json")
     again.save(tmp_path / "b.json")
