@@ -98,6 +98,11 @@ class VariantPlans:
         room = ROOM if count > 1 else 1.0
         return (facts.least_peak(count) - room * limit_of(options, machine)) * count
 
+    def memory_s(self, nbytes: float) -> float:
+        """Seconds of moving an amount of all devices through their memories [byte]."""
+        machine = self.request.machine
+        return nbytes / (machine.device.memory_bandwidth_bytes_per_s * machine.num_devices)
+
     def seconds_of(self, traced: Traced) -> SecondsOf:
         """Seconds of the nodes of a program, each split evenly over all devices."""
         machine = self.request.machine

@@ -23,8 +23,8 @@ from .every_choice import best_of_every
 from .frontier import SecondsOf, work_s
 from .host_states import State
 from .keep import recomputes
-from .keep_more import WORTH, Early, keeping_more
 from .kinds import KINDS, chosen_by_kind
+from .least_work import WORTH, Early, of_least_work
 from .passes import differentiates
 from .saved import Layer, layers_of
 from .variants import Variant, hosted_variants, kept_by, variant_of, with_states
@@ -54,12 +54,12 @@ def choose(
 ) -> Chosen[T]:
     """Chooses what a program computes again and what waits on the host, and plans it.
 
-    With "auto" a program that computes values again where memory need not is planned as
-    `keeping_more` says. Any other is planned first as it is written. If it does not fit, every
-    other choice is planned. If it fits, but a limit of memory makes its step s seconds longer,
-    choices that add less than s seconds of work have a rough plan each; the one with the fastest is
-    planned, and kept if its step is shorter. With "search" every choice is planned, the program as
-    written first.
+    With "auto" a program of which another choice makes clearly less work, as it computes less again
+    or keeps less that is written and read once, is planned as `of_least_work` says. Any other is
+    planned first as it is written. If it does not fit, every other choice is planned. If it fits,
+    but a limit of memory makes its step s seconds longer, choices that add less than s seconds of
+    work have a rough plan each; the one with the fastest is planned, and kept if its step is
+    shorter. With "search" every choice is planned, the program as written first.
 
     Args:
         traced: the program as it was written.
@@ -162,7 +162,7 @@ def _chosen(
     if wish == "auto":
         more = None
         if early is not None:
-            more = keeping_more(traced, kept, layers, request, search, seconds_of, early, cutoff_s)
+            more = of_least_work(traced, kept, layers, request, search, seconds_of, early, cutoff_s)
         if more is not None:
             return replace(more, notes=(PART,))
         variants = _variants(kept, layers, seconds_of, [traced], copy_s, few_first=True)

@@ -9,7 +9,7 @@ from ir.trace import Traced
 
 from ..rewrite.price import Pricer
 from .choose import SPARE
-from .keep_more import WORTH
+from .least_work import WORTH
 from .variants import Variant
 
 NO_LIMIT = 2**62  # bytes; more than any device has

@@ -1,8 +1,9 @@
-"""A choice that computes less again than `jax.checkpoint` in a program asks for."""
+"""The choice of what to compute again that makes a program the least work and fits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import islice, takewhile
 from typing import Protocol
 
@@ -15,11 +16,14 @@ from .choices import choices
 from .chosen import Chosen, Found, T, T_co
 from .frontier import Choice, SecondsOf, counted, work_s
 from .keep import recomputes
-from .saved import Layer
+from .saved import Key, Layer
 from .variants import Variant, variant_of
 
 # Share of its work, or of a step, that other choices must save; not measured.
 WORTH = 0.002
+# The same where `jax.checkpoint` computes nothing again: half of the steps that were measured are
+# predicted less than this off (`python -m benchmarks one-gpu-plans`).
+CLEAR = 0.025
 # Of the time that is left, at most, for what comes before the first full plan; not measured.
 SHARE = 0.25
 # Choices whose programs are made for their work; of three, 22 layers on one H100 had the best.
@@ -38,12 +42,16 @@ class Early(Protocol[T_co]):
         """Bytes of all devices by which plans of a program exceed the memory that they may need."""
         ...
 
+    def memory_s(self, nbytes: float) -> float:
+        """Seconds of moving an amount of all devices through their memories [byte]."""
+        ...
+
     def beside(self, variant: Variant, cutoff_s: float) -> T_co:
         """The plan of a variant, if it has one below some seconds, with less effort for a proof."""
         ...
 
 
-def keeping_more(
+def of_least_work(
     traced: Traced,
     kept: Traced,
     layers: Sequence[Layer],
@@ -53,7 +61,7 @@ def keeping_more(
     early: Early[T],
     cutoff_s: float,
 ) -> Chosen[T] | None:
-    """The plan of a choice that computes less again than the program as written.
+    """The plan of a choice whose work is less than that of the program as written.
 
     It is that of the least work which fits. Work is counted on the program that keeps everything,
     so that programs are only made of choices that are tried. The program as written is planned too
@@ -70,18 +78,19 @@ def keeping_more(
         cutoff_s: upper limit of the step [s].
 
     Returns:
-        None if the program computes nothing again that takes time, if it sends values to the host,
-        which is as it says, or if no choice fits.
+        None if no choice saves enough work and fits, or if the program sends values to the host,
+        which is as it says.
     """
-    if not recomputes(traced.program) or _offloads(traced.graph) or request.over:
+    if _offloads(traced.graph) or request.over:
         return None
+    worth = WORTH if recomputes(traced.program) else CLEAR
     least_left_s = (1 - SHARE) * request.left_s
 
     def timely(_: object) -> bool:
         return request.left_s >= least_left_s and not request.over
 
     most_s = work_s(traced, seconds_of(traced))
-    below_s = most_s * (1 - WORTH)
+    below_s = most_s * (1 - worth)
     tried = _less(traced, kept, layers, seconds_of, below_s, early)
     for one in takewhile(timely, islice(tried, MOST_TRIED)):
         found = plan_or_none(lambda one=one: early.beside(one, cutoff_s))
@@ -100,7 +109,7 @@ def _less(
     below_s: float,
     early: Early[Found],
 ) -> Iterator[Variant]:
-    """Programs that compute less again and may fit, each once, that of the least work first.
+    """Programs of less work that may fit, each once, that of the least work first.
 
     Their order is that of `_counted`; the first few are put in the order of the work of their
     programs.
@@ -114,7 +123,9 @@ def _less(
         early: what is known before any full plan.
     """
     seen = {digest(traced.graph)}
-    made = _made(kept, _counted(kept, layers, seconds_of, below_s, early), seen)
+    variant = cache(lambda values: variant_of(kept, values))
+    counts = _counted(kept, layers, seconds_of, below_s, early, variant)
+    made = _distinct((variant(one.values) for one in counts), seen)
     fitting = (one for one in made if early.excess_bytes(one.traced) <= 0.0)
     first = list(islice(fitting, PRICED))
     works = [work_s(one.traced, seconds_of(one.traced)) for one in first]
@@ -124,10 +135,9 @@ def _less(
     yield from fitting
 
 
-def _made(kept: Traced, some: Iterable[Choice], seen: set[str]) -> Iterator[Variant]:
-    """The programs of choices, without those whose digests are seen."""
-    for choice in some:
-        variant = variant_of(kept, choice.values)
+def _distinct(variants: Iterable[Variant], seen: set[str]) -> Iterator[Variant]:
+    """Variants without those whose digests are seen."""
+    for variant in variants:
         name = digest(variant.traced.graph)
         if name not in seen:
             seen.add(name)
@@ -140,13 +150,15 @@ def _counted(
     seconds_of: Callable[[Traced], SecondsOf],
     below_s: float,
     early: Early[Found],
+    variant: Callable[[frozenset[Key]], Variant],
 ) -> list[Choice]:
-    """Choices that may fit, that of the least work first, counted on what keeps everything.
+    """Choices of less work that may fit, that of the least work first, counted on what keeps all.
 
     What is not kept saves traffic too: kernels write less, and loops fill and slice fewer stacks.
     The seconds saved for each byte are those of one choice whose program is made: 2.5e-14 to
-    3.0e-14 s in all of Llama-3 8B and 70B on 64 H100, 0.7e-12 to 1.9e-12 of 22 layers on one. A
-    choice is left out if what it does not keep is less than what everything together is too large.
+    3.0e-14 s in all of Llama-3 8B and 70B on 64 H100, on one 0.7e-12 to 1.9e-12 of 22 layers,
+    1.5e-12 to 1.8e-12 of a GPT with dropout, 0.2e-12 to 0.6e-12 of a vision transformer. A choice
+    is left out if what it does not keep is less than what everything together is too large.
 
     Args:
         kept: the program that keeps everything.
@@ -154,6 +166,7 @@ def _counted(
         seconds_of: seconds of the nodes of a program.
         below_s: work below which choices are wanted [s].
         early: what is known before any full plan.
+        variant: the program of a choice.
     """
     seconds = seconds_of(kept)
     least_s = work_s(kept, seconds)
@@ -162,13 +175,32 @@ def _counted(
     some = [one for one in found if most - one.kept_bytes >= excess]
     if not some:
         return []
-    sure = [one for one in some if least_s + one.again_s < below_s] or some
-    one = min(sure, key=lambda choice: choice.kept_bytes)
-    made = variant_of(kept, one.values).traced
+    one = _telling(some, most, below_s - least_s, early)
+    made = variant(one.values).traced
     saved_s = least_s + one.again_s - work_s(made, seconds_of(made))
     rate = saved_s / max(most - one.kept_bytes, 1.0)
     works = [least_s + c.again_s - rate * (most - c.kept_bytes) for c in some]
-    return [some[n] for _, n in sorted(zip(works, range(len(some)), strict=True))]
+    order = sorted(zip(works, range(len(some)), strict=True))
+    return [some[n] for each_s, n in order if each_s < below_s]
+
+
+def _telling(some: Sequence[Choice], most: float, room_s: float, early: Early[Found]) -> Choice:
+    """The choice whose program tells what each byte that is not kept saves.
+
+    Of those whose work is less whatever it saves, the one that keeps least. If there are none, the
+    one that should save most if each byte were written and read once, and what is made again took
+    half of its seconds, as part of the kernels that read it.
+
+    Args:
+        some: choices.
+        most: bytes that are kept if all is.
+        room_s: seconds that may be added to the program that keeps everything.
+        early: what is known before any full plan.
+    """
+    sure = [one for one in some if one.again_s < room_s]
+    if sure:
+        return min(sure, key=lambda one: one.kept_bytes)
+    return max(some, key=lambda one: early.memory_s(2 * (most - one.kept_bytes)) - one.again_s / 2)
 
 
 def _offloads(graph: Graph) -> bool:
