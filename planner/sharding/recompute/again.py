@@ -27,6 +27,8 @@ from .draft import Draft, Item, Value, draft_of, program_of
 from .passes import bodies_with_passes, pairs_of
 
 Chosen = Collection[tuple[Place, int]]
+# Operations that kernels do as they read: their results are in memory only where a barrier has them.
+WIDENING = ("broadcast_in_dim", "convert_element_type")
 
 
 def with_recompute(program: Program, chosen: Chosen, late: Iterable[int] = ()) -> Program:
@@ -86,6 +88,7 @@ class _Copies:
         self.copy: dict[int, int] = {}  # chosen value -> its copy
         self.passed: dict[int, int] = {}  # value of the backward pass -> as a region passed it on
         self.items: list[Item] = []
+        self.makers: dict[int, Item] = {}  # value of the backward pass -> its node
         self.waiting = _made_of(self.target, self.target.late)
         self.last = min(self.target.late, default=None)  # latest result of the backward pass
         self.pending: list[int] = []  # results of it since the last copies, not read yet
@@ -103,6 +106,7 @@ class _Copies:
                 item.ins = self._read(item.ins)
                 late = [v for v in item.outs if self._is_late(v)]
                 self.last = late[-1] if late else self.last
+                self.makers |= dict.fromkeys(item.outs, item)
                 self._note(item)
             else:
                 item.ins = [self.passed.get(v, v) if isinstance(v, int) else v for v in item.ins]
@@ -198,7 +202,7 @@ class _Copies:
             outputs.append(enter(waits))
             outs.append(self.numbers.new(self.numbers.types[waits]))
         passed = {} if waits is None else {waits: outs[-1]}
-        for v in self.pending:
+        for v in map(self._narrow, self.pending):
             if v not in passed:
                 outputs.append(enter(v))
                 outs.append(self.numbers.new(self.numbers.types[v]))
@@ -210,11 +214,23 @@ class _Copies:
         self.passed = {key: passed.get(v, v) for key, v in self.passed.items()} | passed
 
     def _of_backward(self, values: list[Value]) -> int | None:
-        """An operand that the backward pass has made, or else its latest result."""
-        for v in values:
-            if isinstance(v, int) and self._is_late(v):
-                return self.passed.get(v, v)
-        return None if self.last is None else self.passed.get(self.last, self.last)
+        """An operand that the backward pass has made, or else its latest result.
+
+        It is what that was widened from, which holds the copies back as long and is smaller.
+        """
+        made = (v for v in values if isinstance(v, int) and self._is_late(v))
+        found = next(made, self.last)
+        return None if found is None else self._narrow(self.passed.get(found, found))
+
+    def _narrow(self, value: int) -> int:
+        """What a value of the backward pass was widened from."""
+        size = self.numbers.types
+        while (item := self.makers.get(value)) and item.op in WIDENING:
+            (read,) = item.reads or (value,)
+            if not self._is_late(read) or size[read].nbytes >= size[value].nbytes:
+                break
+            value = read
+        return value
 
     def _is_late(self, v: int) -> bool:
         """Whether a value is there only when the backward pass has begun.

@@ -111,7 +111,10 @@ def test_values_are_those_of_the_program(fn: Any, data: jax.ShapeDtypeStruct) ->
     args = [jnp.asarray(rng.normal(size=s.shape) / 16, s.dtype) for s in (WEIGHTS, data)]
     found = plan(fn, *args, cluster="8xh100", **SETTINGS)
     assert found.program.recomputed is not None
-    pairs = zip(*map(jax.tree.leaves, (found.compile(devices=jax.devices())(*args), jax.jit(fn)(*args))), strict=True)
+    pairs = zip(
+        *map(jax.tree.leaves, (found.compile(devices=jax.devices())(*args), jax.jit(fn)(*args))),
+        strict=True,
+    )
     for ours, theirs in pairs:
         np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-4, atol=1e-6)
 
