@@ -1,13 +1,15 @@
 # pyright: basic
 """Plans that ran on one GPU: predicted beside measured steps, and XLA's memory.
 
-    python -m benchmarks one-gpu-plans [--only NAME]
+    python -m benchmarks one-gpu-plans [--only NAME] [--unmeasured]
 
 Plans are made for one H100, some within less memory than it has. They may compute again, keep
 values in the memory of the host, run attention in kernels and experts in tiles. Their steps were
 measured as they are emitted, and so was the function under `jax.jit`
 (`benchmarks/data/one_gpu_h100_plans.csv`). No constant is fitted to these steps. On a machine with
-a GPU `--measure FILE` runs both from equal values.
+a GPU `--measure FILE` runs both from equal values. `--unmeasured` prints the plans that have no
+measured step, beside the memory that XLA's GPU compiler reserves for them; it needs that compiler
+(the extra `gpu-aot`), and no GPU.
 """
 
 from __future__ import annotations
@@ -22,30 +24,33 @@ import jax
 from benchmarks.one_gpu import donated, measured_rows, run, write_measured
 from benchmarks.one_gpu_programs import PROGRAMS
 from costmodel import parse_cluster
-from planner import plan
+from planner import plan, verify
 
 CLUSTER = parse_cluster("1xh100")
 MEASURED = Path(__file__).parent / "data" / "one_gpu_h100_plans.csv"
-# Name of a plan: its program, and the memory it may take [byte] if less than the device has.
-PLANS: dict[str, tuple[str, int | None]] = {
-    "llama-1b": ("llama-1b", None),
-    "llama-1b in 24 GB": ("llama-1b", 24_000_000_000),
-    "llama-1b in 18 GB": ("llama-1b", 18_000_000_000),
-    "llama-1b in 14 GB": ("llama-1b", 14_000_000_000),
-    "llama-1b full": ("llama-1b full", None),
-    "llama-1b full in 30 GB": ("llama-1b full", 30_000_000_000),
-    "llama-1b full in 24 GB": ("llama-1b full", 24_000_000_000),
-    "llama-1b full in 12 GB": ("llama-1b full", 12_000_000_000),
-    "llama-1b full in 10 GB": ("llama-1b full", 10_000_000_000),
-    "llama-8b full": ("llama-8b full", None),
-    "llama-8b full in 24 GB": ("llama-8b full", 24_000_000_000),
-    **{name: (name, None) for name in (
-        "llama-1b offload", "llama written", "experts ragged", "experts slots", "gpt dropout",
-        "moe", "lstm", "dlrm", "llama-1b decode", "stencil",
+# Name of a plan: its program, the memory it may take [byte] if less than the device has, and what
+# it may compute again.
+PLANS: dict[str, tuple[str, int | None, str]] = {
+    "llama-1b": ("llama-1b", None, "auto"),
+    "llama-1b in 24 GB": ("llama-1b", 24_000_000_000, "auto"),
+    "llama-1b in 18 GB": ("llama-1b", 18_000_000_000, "auto"),
+    "llama-1b in 14 GB": ("llama-1b", 14_000_000_000, "auto"),
+    "llama-1b full": ("llama-1b full", None, "auto"),
+    "llama-1b full in 30 GB": ("llama-1b full", 30_000_000_000, "auto"),
+    "llama-1b full in 24 GB": ("llama-1b full", 24_000_000_000, "auto"),
+    "llama-1b full in 12 GB": ("llama-1b full", 12_000_000_000, "auto"),
+    "llama-1b full in 10 GB": ("llama-1b full", 10_000_000_000, "auto"),
+    "llama-8b full": ("llama-8b full", None, "auto"),
+    "llama-8b full in 24 GB": ("llama-8b full", 24_000_000_000, "auto"),
+    "llama written": ("llama written", None, "auto"),
+    **{name: (name, None, "written") for name in (
+        "llama-1b offload", "experts ragged", "experts slots", "gpt dropout", "moe", "lstm", "dlrm",
+        "llama-1b decode", "stencil",
+    )},
+    **{f"{name}, light values again": (name, None, "auto") for name in (
+        "experts ragged", "experts slots", "gpt dropout",
     )},
 }  # fmt: skip
-# Measured as they are written: plans by default compute light values of their loops again.
-AS_WRITTEN = ("llama-1b offload", "experts ragged", "experts slots", "gpt dropout")
 COLUMNS: tuple[str, ...] = (
     "plan", "seconds", "kernel_s", "kernels", "argument_bytes", "temporary_bytes", "loss",
     "written_s", "written_loss",
@@ -54,12 +59,12 @@ COLUMNS: tuple[str, ...] = (
 
 def planned(name: str) -> tuple[Any, tuple[Any, ...], int, tuple[int, ...]]:
     """A plan, the shapes of its arguments, the limit of integers, and what is donated."""
-    program, memory = PLANS[name]
+    program, memory, recompute = PLANS[name]
     fn, args, limit = PROGRAMS[program]()
     reused = donated(program, args)
     made = plan(
         fn, *args, cluster=CLUSTER, donate_argnums=reused, baselines=False, memory_bytes=memory,
-        recompute="written" if program in AS_WRITTEN else "auto",
+        recompute=recompute,
     )  # fmt: skip
     return made, args, limit, reused
 
@@ -92,12 +97,33 @@ def compared(row: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def print_unmeasured(only: str) -> list[dict[str, Any]]:
+    """Prints plans that were not measured, beside the memory that XLA's GPU compiler reserves."""
+    measured = {row["plan"] for row in measured_rows(MEASURED)}
+    print("| plan | predicted ms | predicted GB | XLA's GB |\n|---|---|---|---|")
+    found: list[dict[str, Any]] = []
+    for name in (n for n in PLANS if only in n and n not in measured):
+        made = planned(name)[0]
+        memory = verify(made, compiler="gpu-aot").summary()["memory"]
+        row = {
+            "plan": name, "predicted_s": made.step_s, "predicted_peak_bytes": made.peak_bytes,
+            "compiled_bytes": memory["compiled_peak_bytes"],
+        }  # fmt: skip
+        found.append(row)
+        print(f"| {name} | {made.step_s * 1e3:.1f} | {made.peak_bytes / 1e9:.2f} "
+              f"| {row['compiled_bytes'] / 1e9:.2f} |", flush=True)  # fmt: skip
+    return found
+
+
 def main(quick: bool) -> list[dict[str, Any]]:
     """Prints the table, or measures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks one-gpu-plans")
     parser.add_argument("--only", default="", help="plans whose names contain this")
     parser.add_argument("--measure", type=Path, help="file to write")
+    parser.add_argument("--unmeasured", action="store_true", help="plans without a measured step")
     given = parser.parse_known_args()[0]
+    if given.unmeasured:
+        return print_unmeasured(given.only)
     if given.measure:
         names = [name for name in PLANS if given.only in name]
         write_measured(given.measure, COLUMNS, map(measure, names))
