@@ -59,9 +59,10 @@ class Options:
         of arrays, explicit ones): "pin" pins them on a mesh of their shape, "warn" chooses freely
         and counts them in a warning.
     recompute: what a backward pass computes again instead of keeping it: "auto" is as the program
-        is written (`jax.checkpoint`), or a choice where that does not fit or the memory limit slows
-        it down; "search" chooses in any case; "written" never; "none", "selective" (all but
-        products with weights) and "full" (all but the inputs of layers) hold for every layer.
+        is written (`jax.checkpoint`), or a choice where that does not fit, the memory limit slows
+        it down or the choice is clearly less work; "search" chooses in any case; "written" never;
+        "none", "selective" (all but products with weights) and "full" (all but the inputs of
+        layers) hold for every layer.
         Stages of pipelines have kinds of their own, and with "auto" choices that are faster.
     padding: whether dimensions whose sizes do not divide may be padded inside the program where
         its plan becomes faster; arguments and results keep their shapes.
