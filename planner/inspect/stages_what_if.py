@@ -50,7 +50,7 @@ class Conditions:
 
     cluster: all devices.
     limit_bytes: memory limit of a device.
-    groups: devices of every stage.
+    sizes: devices of every stage.
     """
 
     cluster: Cluster

@@ -28,7 +28,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 # Divisions that are simulated at once; where there are more, those near one are.
 MOST_PLACED = 5000
-AT_FIRST = 16  # divisions that are simulated first, then twice as many as before; not measured
 ROUNDING = 1e-9  # relative: the same seconds summed in another order
 
 
@@ -147,7 +146,8 @@ class Placements:
     ) -> tuple[Division | None, Division | None]:  # fmt: skip
         """The division with the least simulated step, and that of those that were not tried.
 
-        Those with the least bounds are simulated first, until none that is left can be shorter.
+        Those with the least bounds are simulated first, one and then twice as many as before, until
+        none that is left can be shorter: what is found does not depend on how many at once.
         """
         cases = self._cases(count, family, like, places)
         order = np.argsort(cases.least_s, kind="stable")
@@ -159,9 +159,9 @@ class Placements:
             limit_s = below_s if new is None else new.step_s
             if cases.least_s[order[ends]] > limit_s:
                 break
-            some = order[ends : 2 * ends + AT_FIRST]
+            some = order[ends : 2 * ends + 1]
             steps_s[some] = self._simulated_s(count, family, like, cases, some)
-            ends = 2 * ends + AT_FIRST
+            ends = 2 * ends + 1
             ranks: list[int] = np.argsort(steps_s, kind="stable").tolist()
             found = [
                 Division(

@@ -39,7 +39,6 @@ def test_the_shortest_division_is_found_without_simulating_all(schedules, turns,
     monkeypatch.setattr(
         Placements, "_simulated_s", lambda *a: (simulated.append(len(a[-1])), simulate(*a))[1]
     )
-    monkeypatch.setattr(placements, "AT_FIRST", 1)
     every = 0
     for like in equal_groups(n - 1, search.machine.num_devices, (2, 4), (turns,)):
         stages = len(like.sizes)
