@@ -41,10 +41,12 @@ class Choice:
     """A choice in a stage.
 
     rows: what is computed again.
+    is_written: whether that is the stage as the program is written.
     stage: the stage with it, and the digest of its program.
     """
 
     rows: Rows
+    is_written: bool
     stage: Named
 
 
@@ -99,9 +101,13 @@ class StageChoices:
             self.planner.say("what stages compute again")
             self.choices[key] = self._choices(stage[0], key[1])
         flight = self.pipeline.flight[s]
-        best, now_s = None, self._seconds(self.pipeline.prices[s], self.shape.recompute[s])
-        for choice in self.choices[key][:MOST_PLANS]:
-            below_s = now_s * self.shape.microbatches
+        kind, best = self.shape.recompute[s], None
+        price = self.pipeline.prices[s]
+        now_s, again_s = self._seconds(price, kind), price.paced_s(kind) - price.microbatch_s
+        # a step hides what its shares by phase do not
+        below_s = self.pipeline.plans[s].step_s + self.shape.microbatches * again_s
+        others = [one for one in self.choices[key] if kind != "none" or not one.is_written]
+        for choice in others[:MOST_PLANS]:
             answer = self.planner.planned_below(choice.stage[0], self.chosen, s, flight, below_s)
             if answer is not None and self._seconds(answer[1]) < now_s:
                 best, now_s = Better(choice, answer), self._seconds(answer[1])
@@ -119,7 +125,8 @@ class StageChoices:
         layers = layers_of(kept.program, late)
         if not any(node.read for layer in layers for node in layer.nodes):
             return []
-        seen, found = {digest(traced.graph)}, list[tuple[float, int, Traced, Rows]]()
+        seen, found = set[str](), list[tuple[float, int, Traced, Rows]]()
+        written = digest(traced.graph)
         for n, values in enumerate(choices(layers, self._seconds_of(kept, size))):
             variant = variant_of(kept, values, late)
             key = digest(variant.traced.graph)
@@ -128,7 +135,10 @@ class StageChoices:
                 work = work_s(variant.traced, self._seconds_of(variant.traced, size))
                 found.append((work, n, variant.traced, variant.rows or ()))
         ordered = sorted(found, key=lambda one: one[:2])
-        made = (self._made(stage.joint, traced, rows) for _, _, traced, rows in ordered)
+        made = (
+            self._made(stage.joint, again, rows, is_written=digest(again.graph) == written)
+            for _, _, again, rows in ordered
+        )
         return [one for one in made if one is not None]
 
     def _seconds_of(self, traced: Traced, size: int) -> SecondsOf:
@@ -136,7 +146,9 @@ class StageChoices:
         options = replace(self.planner.options, pins=(), forbidden=())
         return node_seconds(program_for(traced, options, machine).facts, machine)
 
-    def _made(self, joint: Joint, traced: Traced, rows: Rows) -> Choice | None:
+    def _made(
+        self, joint: Joint, traced: Traced, rows: Rows, *, is_written: bool = False
+    ) -> Choice | None:
         """A choice as a training step; None if it cannot be one."""
         try:
             check(traced.graph, after="choosing what a stage computes again")
@@ -144,7 +156,7 @@ class StageChoices:
             step = training_step_of(made, self.loss.microbatches, self.planner.training.optimizer)
         except IRError:
             return None
-        return Choice(rows, (step, digest(step.traced.graph)))
+        return Choice(rows, is_written, (step, digest(step.traced.graph)))
 
     def _moved(self, better: Better, own: Named) -> Better:
         """What is chosen in a stage, in another that is alike."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +22,13 @@ from planner.pipeline.cut.opened_loss import Opened, cut_of, opened
 from planner.pipeline.cut.replaced import late_inputs, traced_joint, with_program
 from planner.pipeline.cut.stage_gradient import Joint, joint_of
 from planner.pipeline.cut.stage_training_step import StageTrainingStep, training_step_of
+from planner.pipeline.divide.simulated import ranked
+from planner.pipeline.divide.stage_price import StagePrice
 from planner.pipeline.stage_choices import CHOSEN, with_choices
 from planner.pipeline.stage_edits import StageEdits
+from planner.pipeline.trials import PlannedPipeline, Trials
 from planner.sharding.recompute.choices import choices, recomputable
+from planner.sharding.recompute.every_choice import every_choice as subsets
 from planner.sharding.recompute.kinds import chosen_by_kind
 from planner.sharding.recompute.saved import layers_of
 from planner.sharding.recompute.variants import kept_by, rows_of, variant_of
@@ -208,3 +214,52 @@ def test_stages_with_choices_train_as_the_step_does(found: Any, tmp_path: Path) 
         np.testing.assert_allclose(value, expected, rtol=1e-4)
     for a, b in zip(jax.tree.leaves(mine[0]), jax.tree.leaves(theirs[0]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def every_choice(found: PlannedPipeline, trials: Trials, s: int) -> list[StagePrice]:
+    """Prices of a stage of a pipeline under every choice that fits."""
+    shape, loss = found.ranked.shape, found.bound.loss
+    whole = replace(shape, recompute=(CHOSEN,) * len(shape.sizes))
+    joint = joint_of(loss.program, cut_of(loss, shape.cuts), s)
+    traced = traced_joint(joint)
+    late = late_inputs(joint, traced)
+    each = recomputable(layers_of(kept_by(traced, late).program, late))
+    assert len(each) <= 6
+    prices: list[StagePrice] = []
+    for values in [frozenset[Any](), *subsets(each)]:
+        step = step_of(loss, chosen(joint, values))
+        one = trials.planner.planned_below(step, whole, s, found.flight[s], math.inf)
+        if one is not None:
+            prices.append(one[1])
+    return prices
+
+
+@pytest.mark.parametrize("room", [1.0, 0.9])
+def test_no_choice_of_a_small_stage_is_faster(room: float) -> None:
+    """Against all subsets of the values, with and without memory for all of them."""
+    layers = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 4
+    args = layers, {"x": jax.ShapeDtypeStruct((4096, 64), jnp.float32)}
+    seen: list[tuple[PlannedPipeline, Trials]] = []
+
+    def noted(best: PlannedPipeline, trials: Trials) -> PlannedPipeline:
+        seen.append((with_choices(best, trials), trials))
+        return seen[-1][0]
+
+    def found(**options: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch, without_proof():
+            patch.setattr(search, "with_choices", noted)
+            return plan(
+                written_out, *args, optimizer=SGD, cluster="4xhost", pipeline=2, microbatches=4,
+                substitutions=False, baselines=False, schedules=("1f1b",), **options,
+            )  # fmt: skip
+
+    free = found()
+    if room < 1.0:
+        found(memory_bytes=room * free.peak_bytes)
+    pipeline, trials = seen[-1]
+    best, machine, limit = pipeline.ranked, trials.planner.machine, trials.planner.limit_bytes
+    shape = replace(best.shape, recompute=(CHOSEN, best.shape.recompute[1]))
+    for price in every_choice(pipeline, trials, 0):
+        prices = price, pipeline.prices[1]
+        other = ranked(shape, prices, pipeline.across, machine, limit, ("1f1b",))[0]
+        assert other.worst_bytes > limit or other.step_s >= best.step_s * (1 - 1e-6)
