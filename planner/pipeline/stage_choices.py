@@ -95,7 +95,10 @@ class StageChoices:
         return self._with(found) if found else before
 
     def _better(self, s: int, stage: Named) -> Better | None:
-        """The fastest of the choices of a stage that are planned, if any is faster."""
+        """The fastest choice of a stage of those planned; of equal ones that of the least memory.
+
+        None if none is faster than the stage is.
+        """
         key = stage[1], self.shape.sizes[s]
         if key not in self.choices:
             self.planner.say("what stages compute again")
@@ -103,14 +106,18 @@ class StageChoices:
         flight = self.pipeline.flight[s]
         kind, best = self.shape.recompute[s], None
         price = self.pipeline.prices[s]
-        now_s, again_s = self._seconds(price, kind), price.paced_s(kind) - price.microbatch_s
+        least, again_s = (self._seconds(price, kind), 0.0), price.paced_s(kind) - price.microbatch_s
         # a step hides what its shares by phase do not
         below_s = self.pipeline.plans[s].step_s + self.shape.microbatches * again_s
+        room = self.planner.limit_bytes / self.shape.turns.chunks
         others = [one for one in self.choices[key] if kind != "none" or not one.is_written]
         for choice in others[:MOST_PLANS]:
             answer = self.planner.planned_below(choice.stage[0], self.chosen, s, flight, below_s)
-            if answer is not None and self._seconds(answer[1]) < now_s:
-                best, now_s = Better(choice, answer), self._seconds(answer[1])
+            if answer is None:
+                continue
+            rank = self._seconds(answer[1]), answer[1].needed_bytes(CHOSEN, flight)
+            if rank < least and rank[1] <= room:
+                best, least = Better(choice, answer), rank
         return best
 
     def _seconds(self, price: StagePrice, kind: str = CHOSEN) -> float:
