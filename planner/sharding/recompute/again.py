@@ -220,7 +220,11 @@ class _Copies:
         """
         made = (v for v in values if isinstance(v, int) and self._is_late(v))
         found = next(made, self.last)
-        return None if found is None else self._narrow(self.passed.get(found, found))
+        if found is None:
+            return None
+        found = self.passed.get(found, found)
+        # in a stage the copies must depend on it: what nothing reads later is left out
+        return found if self.waiting else self._narrow(found)
 
     def _narrow(self, value: int) -> int:
         """What a value of the backward pass was widened from."""
