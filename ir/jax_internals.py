@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, final
 
 import jax
+import jax.numpy as jnp
 
 from .errors import TraceError
 from .jax_versions import KNOWN, known
@@ -295,6 +296,14 @@ def recomputed_region() -> tuple[Any, dict[str, Any]]:
     params = {**params_of(eqn), "differentiated": True, "prevent_cse": True}
     del params["jaxpr"]
     return eqn.primitive, params
+
+
+def rounding(dtype: str) -> tuple[Any, dict[str, Any]]:
+    """The primitive that rounds to the precision of a floating type, and its parameters."""
+    bits = jnp.finfo(dtype)
+    params = {"exponent_bits": bits.nexp, "mantissa_bits": bits.nmant}
+    (eqn,) = jax.make_jaxpr(lambda x: jax.lax.reduce_precision(x, **params))(0.0).eqns
+    return eqn.primitive, params_of(eqn)
 
 
 def counted_loop(length: int) -> tuple[Any, dict[str, Any]]:

@@ -9,6 +9,10 @@ read since the last copies: its barrier then holds the copies back until all tha
     forward:  h = x @ w;  y = tanh(h)                    chosen: h, y
     backward: (g', y') = region(x, w, g): h' = x @ w; y' = tanh(h');   dh = g' * (1 - y'^2)
 
+What is kept and read by copies is rounded to its own type, as JAX does in `jax.checkpoint`: else
+XLA may go on in the forward pass with more bits than it keeps, and sums of the forward pass, such
+as those of a softmax, are not those of the copies.
+
 In a pair of loops the forward loop no longer stacks up what is chosen; the backward loop takes
 slices of what it is computed from.
 """
@@ -17,9 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from ir import Input, Node
+from ir import Input, Node, TensorType
 from ir.analysis import Place
-from ir.jax_internals import recomputed_region
+from ir.jax_internals import recomputed_region, rounding
 from ir.trace import Binding, Program
 
 from .across import Across, InBody, InLoops
@@ -28,6 +32,7 @@ from .passes import bodies_with_passes, pairs_of
 
 Chosen = Collection[tuple[Place, int]]
 # Operations that kernels do as they read: only a barrier has their results in memory.
+SHORT = ("bfloat16", "float16")  # types of which kernels compute more bits than they store
 WIDENING = ("broadcast_in_dim", "convert_element_type")
 
 
@@ -89,6 +94,7 @@ class _Copies:
         self.passed: dict[int, int] = {}  # value of the backward pass -> as a region passed it on
         self.items: list[Item] = []
         self.makers: dict[int, Item] = {}  # value of the backward pass -> its node
+        self.kept: dict[int, None] = {}  # values of the forward pass that copies read
         self.waiting = _made_of(self.target, self.target.late)
         self.last = min(self.target.late, default=None)  # latest result of the backward pass
         self.pending: list[int] = []  # results of it since the last copies, not read yet
@@ -120,6 +126,20 @@ class _Copies:
                 self.passed.get(v, v) if isinstance(v, int) else v for v in outputs
             ]
         self.target.items = self.items
+        self._round()
+
+    def _round(self) -> None:
+        """Rounds what is kept and read by copies where it is made."""
+        types = self.numbers.types
+        short = {v for v in self.kept if v in self.maker and types[v].dtype in SHORT}
+        found: list[Item] = []
+        for item in self.across.source.items:
+            found.append(item)
+            for k, v in enumerate(item.outs):
+                if v in short:
+                    item.outs[k] = self.numbers.new(types[v])
+                    found.append(_rounded(item, item.outs[k], v, types[v]))
+        self.across.source.items = found
 
     def _note(self, item: Item) -> None:
         """Keeps the results of the backward pass that nothing of it has read so far.
@@ -165,7 +185,10 @@ class _Copies:
 
     def _outside(self, v: int) -> int:
         """A value of the forward pass, or its copy, in the backward pass."""
-        return self.copy[v] if v in self.copy else self.across.port(v)
+        if v in self.copy:
+            return self.copy[v]
+        self.kept[v] = None
+        return self.across.port(v)
 
     def _copies(
         self, nodes: list[Item], copy: dict[int, int], outside: Callable[[int], int]
@@ -198,11 +221,9 @@ class _Copies:
         outs = [self.numbers.new(self.numbers.types[v]) for v in made]
         self.copy.update(zip(made, outs, strict=True))
         waits = self._of_backward(values)
-        if waits is not None:
-            outputs.append(enter(waits))
-            outs.append(self.numbers.new(self.numbers.types[waits]))
-        passed = {} if waits is None else {waits: outs[-1]}
-        for v in map(self._narrow, self.pending):
+        held = [*([] if waits is None else [waits]), *self.pending]
+        passed: dict[int, int] = {}
+        for v in map(self._narrow, held):
             if v not in passed:
                 outputs.append(enter(v))
                 outs.append(self.numbers.new(self.numbers.types[v]))
@@ -211,23 +232,18 @@ class _Copies:
         inputs = [(v, Input("in", self.numbers.types[v], "body")) for v in entering.values()]
         body = Draft(self.numbers, inputs, items, outputs)
         self.items.append(_region_of(body, list(entering), outs))
+        for v in held:
+            self._widen(v, passed)
         self.passed = {key: passed.get(v, v) for key, v in self.passed.items()} | passed
 
     def _of_backward(self, values: list[Value]) -> int | None:
-        """An operand that the backward pass has made, or else its latest result.
-
-        It is what that was widened from, which holds the copies back as long and is smaller.
-        """
+        """An operand that the backward pass has made, or else its latest result."""
         made = (v for v in values if isinstance(v, int) and self._is_late(v))
         found = next(made, self.last)
-        if found is None:
-            return None
-        found = self.passed.get(found, found)
-        # in a stage the copies must depend on it: what nothing reads later is left out
-        return found if self.waiting else self._narrow(found)
+        return None if found is None else self.passed.get(found, found)
 
     def _narrow(self, value: int) -> int:
-        """What a value of the backward pass was widened from."""
+        """What a value of the backward pass was widened from: it is smaller, and there as late."""
         size = self.numbers.types
         while (item := self.makers.get(value)) and item.op in WIDENING:
             (read,) = item.reads or (value,)
@@ -236,12 +252,33 @@ class _Copies:
             value = read
         return value
 
+    def _widen(self, value: int, passed: dict[int, int]) -> int:
+        """Widens anew what a region passed on in place of a value."""
+        if value not in passed:
+            item = self.makers[value]
+            (read,) = item.reads
+            narrow, out = self._widen(read, passed), self.numbers.new(self.numbers.types[value])
+            ins = [narrow if v == read else v for v in item.ins]
+            self.makers[out] = Item(item.node, item.binding, ins, [out], True)
+            self.items.append(self.makers[out])
+            passed[value] = out
+        return passed[value]
+
     def _is_late(self, v: int) -> bool:
         """Whether a value is there only when the backward pass has begun.
 
         Where that is given by its inputs, what it makes of none of them, such as zeros, is not.
         """
         return v in self.waiting if self.waiting else self.across.forward(v) is None
+
+
+def _rounded(like: Item, value: int, out: int, type_: TensorType) -> Item:
+    """A node that rounds a value to its own type."""
+    primitive, params = rounding(type_.dtype)
+    node = Node(
+        "reduce_precision", (), (type_,), tuple(sorted(params.items())), (), like.node.source
+    )
+    return Item(node, Binding(primitive, params), [value], [out], False)
 
 
 def _region_of(body: Draft, ins: list[Value], outs: list[int]) -> Item:
