@@ -28,8 +28,11 @@ from ..pipeline.divide.simulated import PipelineShape, Ranked, flights_of, ranke
 from ..pipeline.divide.stage_price import StagePrice, price_of
 from ..pipeline.filed_stage import FiledStage, filed_stage
 from ..pipeline.schedule import check_pipelines, in_turns, turns_of
+from ..sharding.cost.account import account
+from ..sharding.lower import Decided
 from ..sharding.problem.facts import Facts
-from ..sharding.problem.program import Program, roles_of
+from ..sharding.problem.in_flight import with_in_flight
+from ..sharding.problem.program import InFlight, Program, roles_of
 from ..sharding.search.asked import as_written
 from ..sharding.search.context import Candidate
 from ..sharding.search.found_to_file import outcome
@@ -50,7 +53,7 @@ class Conditions:
 
     cluster: all devices.
     limit_bytes: memory limit of a device.
-    sizes: devices of every stage.
+    sizes: devices of each stage.
     """
 
     cluster: Cluster
@@ -85,14 +88,23 @@ class FiledProgram:
                 remedy="make the plan again",
             ) from error  # fmt: skip
 
-    def own(self, cluster: Cluster) -> Candidate:
-        """The plan's decisions on a cluster of as many devices."""
+    def own(self, cluster: Cluster, held: InFlight | None = None) -> Candidate:
+        """The plan's decisions on a cluster of as many devices.
+
+        Args:
+            cluster: the devices.
+            held: what is held of other micro-batches.
+        """
         was = self.analysed
         there = AnalysedPlan(was.program, was.decisions, cluster, was.where)
-        cost = there.account.step_s
-        return Candidate(
-            "plan", there.decided, IntraSolution(there.choice, cost, 0.0, Stop.GAP)
-        )  # fmt: skip
+        built, choice = there.built, there.choice
+        buffers = None if held is None else held.in_flight_buffers(there.flat)
+        if buffers is not None:
+            built = with_in_flight(there.builder, built, buffers)
+            choice += tuple(choice[node] for node in built.followed)
+        decided = Decided(there.builder, built, choice)
+        cost = account(decided).step_s
+        return Candidate("plan", decided, IntraSolution(choice, cost, 0.0, Stop.GAP))
 
     def price(self, best: Candidate) -> StagePrice:
         """The price of a plan of the program."""
@@ -115,7 +127,7 @@ class StagesUnder:
         self.file, self.given, self.where = file, given, analysed[0].where
         self.programs = [FiledProgram(each, file.joined.microbatches) for each in analysed]
         self.found: dict[tuple[int, int, int, bool], Priced] = {}
-        self.owned: dict[int, Priced] = {}
+        self.owned: dict[tuple[int, int, bool], Priced] = {}
 
     @cached_property
     def twice(self) -> bool:
@@ -145,18 +157,22 @@ class StagesUnder:
             found.update(same if len(same) == 1 else ())
         return found == {True}
 
-    def own(self, s: int) -> Priced:
-        """A stage as the plan has it, under the new conditions."""
-        number, size = self.file.stages[s].program, self.given.sizes[s]
-        if number not in self.owned:
-            program, machine = self.programs[number], self.given.cluster.subset(size)
-            best = program.own(machine)
+    def own(self, s: int, flight: int) -> Priced:
+        """A stage as the plan has it, under the new conditions, with micro-batches in flight."""
+        row, size = self.file.stages[s], self.given.sizes[s]
+        whole = row.recompute == "stage" and flight > 1
+        key = row.program, flight, whole
+        if key not in self.owned:
+            program, machine = self.programs[row.program], self.given.cluster.subset(size)
+            best = program.own(machine, program.stage.in_flight(flight, whole=whole))
             found = SearchOutcome(best, [best], {}, 0.0, Stop.GAP)
-            room = self._room_bytes
-            made = outcome(found, machine, self._options(number, size), room)
+            made = outcome(found, machine, self._options(row.program, size), self._room_bytes)
+            price = program.price(best)
+            if flight > 1:  # its own program has one micro-batch in flight
+                made["peak_bytes"] = price.held_bytes
             plan = structs.replace(program.analysed.program, **made)
-            self.owned[number] = plan, self._in_all(program.price(best))
-        return self.owned[number]
+            self.owned[key] = plan, self._in_all(price)
+        return self.owned[key]
 
     def planned(self, s: int, flight: int) -> Priced:
         """A stage planned again, with micro-batches in flight.
@@ -255,12 +271,12 @@ def _ways(stages: StagesUnder, shape: PipelineShape, name: str) -> list[list[Pri
     table = table_of(name, shape.microbatches, shape.recompute, shape.turns.chunks)
     flights = flights_of(table)
     every, found = range(len(shape.sizes)), list[list[Priced]]()
-    if shape.sizes == stages.file.sizes:
-        found.append([stages.own(s) for s in every])
     most: dict[tuple[int, bool], int] = {}  # stages of one program share a plan
     keys = [(row.program, row.recompute == "stage") for row in stages.file.stages]
     for s in every:
         most[keys[s]] = max(most.get(keys[s], 1), flights[s])
+    if shape.sizes == stages.file.sizes:
+        found.append([stages.own(s, most[keys[s]]) for s in every])
     try:
         found.append([stages.planned(s, most[keys[s]]) for s in every])
     except PlanError as error:

@@ -46,12 +46,17 @@ def what_if(
             stages or schedules for one program.
     """
     _check(file, pins, schedules)
+    if memory_bytes is not None and memory_bytes <= 0:
+        raise PlanError(
+            f"must be above 0, got {memory_bytes:g}", kind="bad-option", where="memory_bytes",
+            remedy="write the bytes of one device, such as 70_000_000_000",
+        )  # fmt: skip
     was = Cluster.from_dict(file.whole.cluster, where=analysed[0].where)
     cluster = was if devices is None else _resized(was, devices)
     if bandwidth != 1.0:
         cluster = _faster(cluster, bandwidth)
     if file.in_stages:
-        limit = float(memory_bytes or file.joined.limit_bytes)
+        limit = float(file.joined.limit_bytes if memory_bytes is None else memory_bytes)
         sizes = _in_proportion(file, was.num_devices, cluster)
         given = Conditions(cluster, limit, sizes)
         return what_if_in_stages(file, analysed, given, schedules)
@@ -107,7 +112,7 @@ def _of_one_program(
             f"shardings of the program are pins on a mesh of {devices} devices",
             kind="bad-option", where="devices", remedy="plan with shardings='warn'",
         )  # fmt: skip
-    limit = memory_bytes or max(1, int(analysed.program.limit_bytes))
+    limit = max(1, int(analysed.program.limit_bytes)) if memory_bytes is None else memory_bytes
     options = Options(
         memory_bytes=limit, pins=(*analysed.program.pins, *pins),
         forbidden=analysed.program.forbidden, baselines=False,

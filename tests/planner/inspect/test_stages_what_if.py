@@ -65,8 +65,18 @@ def test_the_same_conditions_give_the_plan_or_a_faster_one(loss_fn: Any, tmp_pat
     assert again.step_s >= made.lower_bound_s
     assert again.simulated.timeline.step_s == pytest.approx(again.step_s)
     assert [s.layers for s in again.stages] == [s.layers for s in made.stages]
+    assert again.step_s < made.step_s or again.peak_bytes == pytest.approx(made.peak_bytes)
     again.save(tmp_path / "again.json")
     assert load(tmp_path / "again.json").step_s == again.step_s
+
+
+def test_less_memory_than_the_plan_needs_is_refused() -> None:
+    made = planned()
+    same = made.what_if()
+    with pytest.raises(PlanError, match="does not fit"):
+        made.what_if(memory_bytes=int(0.9 * min(same.peak_bytes, made.peak_bytes)))
+    with pytest.raises(PlanError, match="must be above 0"):
+        made.what_if(memory_bytes=0)
 
 
 def test_the_step_moves_as_the_links_do() -> None:
