@@ -19,6 +19,7 @@ from .errors import doing
 from .evaluate_regions import branch, remat, scan, while_loop
 from .graph import Literal, Node
 from .high_words import multiply_high
+from .jax_internals import on_lines
 from .regions import REGIONS, Scan, While
 from .trace import Binding, Program
 from .trip_counts import STATED
@@ -81,7 +82,8 @@ def _as_traced(
     operands: Sequence[Array],
 ) -> list[Array]:  # fmt: skip
     del place, types
-    return bind_global(node, binding, operands)
+    with on_lines(binding.traceback):
+        return bind_global(node, binding, operands)
 
 
 class EffectOrder(Protocol):

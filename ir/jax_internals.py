@@ -332,6 +332,16 @@ def draws_by_counter() -> bool:
 # --- source lines -------------------------------------------------------------------------------
 
 
+def traceback_of(eqn: Any) -> Any:
+    """Where an equation was made."""
+    return eqn.source_info.traceback
+
+
+def on_lines(traceback: Any) -> contextlib.AbstractContextManager[None]:
+    """Gives everything traced inside the lines of a traceback, if there is one."""
+    return contextlib.nullcontext() if traceback is None else user_context(traceback)
+
+
 def frames_of(eqn: Any) -> Iterable[tuple[Any, int]]:
     """Code and instruction of each frame that made an equation, innermost first."""
     traceback = eqn.source_info.traceback

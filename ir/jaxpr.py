@@ -291,9 +291,9 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
     graphs = tuple(program.graph for program in bodies)
     attrs += parts_attribute(name, dict(attrs), graphs)
     walk.nodes.append(Node(name, operands, types, attrs, graphs, source or line_inside(graphs)))
-    primitive = internals.primitive_of(eqn)
+    primitive, lines = internals.primitive_of(eqn), internals.traceback_of(eqn)
     kept = {key: None if key in OF_RESULTS else value for key, value in params.items()}
-    walk.bindings.append(Binding(primitive, kept, bodies, walk.path, walk.backward))
+    walk.bindings.append(Binding(primitive, kept, bodies, walk.path, walk.backward, lines))
     return tuple(range(start, start + len(types)))
 
 

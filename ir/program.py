@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .graph import Graph, Node, Operand
@@ -15,6 +15,7 @@ class Binding:
     params: without those that place results, which the plan places.
     path: number of its equation, after number and name of each inlined call around it.
     backward: whether JAX made the equation for the backward pass of a derivative.
+    traceback: JAX's, of the lines that made the equation; None if none did.
     """
 
     primitive: Any
@@ -22,6 +23,7 @@ class Binding:
     bodies: tuple[Program, ...] = ()
     path: tuple[int | str, ...] = ()
     backward: bool = False
+    traceback: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
