@@ -1,6 +1,7 @@
 """`python -m benchmarks NAME [--quick]`: runs benchmarks and keeps their results.
 
-What each takes is in the first lines of its file.
+What each takes is in the first lines of its file. Rows of a part of a benchmark are not kept: they
+would take the place of all.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ WITH_VALUE = (  # of single benches
     "--pipelines", "--programs", "--python", "--repeat", "--rewrites", "--seed", "--sequences",
     "--training", "--workers",
 )  # fmt: skip
+PARTS = ("--only", "--unmeasured")
 USUAL = ("oracles", "plan-time")  # verify needs a plugin, see its file
 
 
@@ -98,7 +100,7 @@ def main(arguments: list[str]) -> int:
     for name in names:
         print(f"\n{name}\n")
         rows = import_module(f"benchmarks.{name.replace('-', '_')}").main(quick)
-        if rows is None:
+        if rows is None or not {*PARTS}.isdisjoint(arguments):
             continue
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"machine": here, "rows": rows}, indent=1, default=str)

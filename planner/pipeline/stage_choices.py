@@ -3,6 +3,9 @@
 A stage's micro-batch, forward and backward pass, is a program: the choices of one program (minimum
 cuts, and choices with a name) are made in it, and those of the least work that fit are planned. The
 stage keeps its kind of recomputation, one for all of its layers, where no choice is faster.
+
+Prices do not know that XLA makes light values of one body again on its own, in the kernels that
+read them; what a choice saves by not keeping such values is predicted too high.
 """
 
 from __future__ import annotations
@@ -79,7 +82,7 @@ class StageChoices:
         self.chosen = replace(self.shape, recompute=(CHOSEN,) * len(self.shape.sizes))
 
     def run(self) -> PlannedPipeline:
-        """The pipeline with choices, or as it is if they make the step no shorter."""
+        """The pipeline with each stage's fastest choice; unchanged if its step is no shorter."""
         before, count = self.pipeline, len(self.shape.sizes)
         known: dict[tuple[int, str], Better | None] = {}
         found: dict[int, Better] = {}
@@ -174,7 +177,7 @@ class StageChoices:
         return Better(choice, (self.planner.alike.planned(plan, choice.stage), price))
 
     def _with(self, found: dict[int, Better]) -> PlannedPipeline:
-        """The pipeline with some choices, or as it is if these make the step no shorter."""
+        """The pipeline with choices, by stage; unchanged if its step is no shorter."""
         before, count = self.pipeline, range(len(self.shape.sizes))
         kinds = tuple(CHOSEN if s in found else self.shape.recompute[s] for s in count)
         edits = tuple(

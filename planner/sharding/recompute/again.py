@@ -31,8 +31,8 @@ from .draft import Draft, Item, Value, draft_of, program_of
 from .passes import bodies_with_passes, pairs_of
 
 Chosen = Collection[tuple[Place, int]]
-# Operations that kernels do as they read: only a barrier has their results in memory.
 SHORT = ("bfloat16", "float16")  # types of which kernels compute more bits than they store
+# Operations that kernels do as they read: only a barrier has their results in memory.
 WIDENING = ("broadcast_in_dim", "convert_element_type")
 
 
