@@ -81,8 +81,8 @@ class InParts:
     def loss(self, params: Any, part: Sequence[Array]) -> tuple[Array, list[Array]]:
         """A part's term of the loss, and its other outputs.
 
-        For a loss f(params, S) of sums S over all parts the term is f / m + (df/dS) . (the part's
-        terms of S), whose gradient is that of f.
+        For a loss f(params, S) of sums S over all parts the term is f / m, with the derivative of
+        f / m + (df/dS) . (the part's terms of S) as its own: added up, that of f.
         """
         outs, sums = self._of_part(params, part)
         if not self.twice:
@@ -97,8 +97,7 @@ class InParts:
         own, slopes = jax.value_and_grad(last)(chosen(totals, flows))
         loss = own / self.parts.count
         for slope, x in zip(slopes, chosen(sums, flows), strict=True):
-            more = jnp.sum(lax.stop_gradient(slope) * (x - lax.stop_gradient(x)))
-            loss += more.astype(loss.dtype)
+            loss = _with_slope(loss, lax.stop_gradient(slope), x)
         return loss, [*outs, *sums]
 
     def _after(
@@ -120,6 +119,23 @@ class InParts:
         plain = iter(found[:count])
         late = iter(self._after(params, whole, found[count:], numbers) if numbers else ())
         return [next(late) if once else next(plain) for once in self.sliced.late[1:]]
+
+
+@jax.custom_jvp
+def _with_slope(loss: Array, slope: Array, x: Array) -> Array:
+    """The loss as it is, with the derivative of loss + slope . x.
+
+    No such term is added, not even as slope . (x - x), which is NaN once slope or x overflows.
+    """
+    del slope, x
+    return loss
+
+
+@_with_slope.defjvp
+def _(primals: Sequence[Array], tangents: Sequence[Array]) -> tuple[Array, Array]:
+    loss, slope, _ = primals
+    moved, _, more = tangents
+    return loss, moved + jnp.sum(slope * more).astype(loss.dtype)
 
 
 def _leaves(params: Any) -> list[Any]:

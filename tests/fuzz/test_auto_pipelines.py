@@ -3,10 +3,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from benchmarks.fuzz.auto_pipelines import tried_in_stages
+from benchmarks.fuzz.training import difference_of
 from tests.planner.pipeline.unproved import without_proof
+
+
+def test_a_value_that_overflows_does_not_excuse_the_others() -> None:
+    expected = np.array([np.inf, 1.0, np.nan], np.float32)
+    assert not difference_of(expected, expected)
+    assert difference_of(np.array([np.inf, 2.0, np.nan], np.float32), expected)
+    assert difference_of(np.array([np.nan, 1.0, np.nan], np.float32), expected)
 
 
 @without_proof()
