@@ -29,7 +29,7 @@ from ir import (
     replicated,
 )
 from ir.analysis import Place, Site, has_effects, is_effect
-from ir.evaluate_regions import branch, remat, scan
+from ir.evaluate_regions import branch, remat
 from ir.trace import Binding, Program
 
 from .collective_matmul import product_in_parts
@@ -37,6 +37,7 @@ from .effects import Effects
 from .exchange_in_chunks import Cuts, cuts_of, run_in_chunks
 from .local_op import LocalOp
 from .run import Mover, Written, run_op
+from .stacked_loop import entered_last, stacked_loop
 from .values import Entry, Free, Kept, Maker
 
 Array = Any
@@ -271,8 +272,22 @@ def _scan(
         after, ys = wiring.results(inside.leave(inside.run(inside.enter(entering)), leaving))
         return effects.close(node, after), ys
 
-    results = effects.open(node, scan(binding, step, effects.close(node, carry), xs))
+    entered = entered_last(scope.graph, _computed(node, operands, carried, carry))
+    begin = effects.close(node, carry)
+    results = effects.open(node, stacked_loop(binding, step, begin, xs, entered))
     return scope.publish(i, node, results, [*of_carried, *stacks])
+
+
+def _computed(
+    node: Node, operands: Sequence[Entry], carried: Sequence[int], carry: Sequence[Array]
+) -> list[tuple[int, Array]]:
+    """Numbers and arrays of what a loop carries, without literals and the program's arguments."""
+    found: list[tuple[int, Array]] = []
+    for k, x in zip(carried, carry, strict=True):
+        entry, value = operands[k], node.inputs[k]
+        if isinstance(entry, Kept) and not entry.is_argument and isinstance(value, int):
+            found.append((value, x))
+    return found
 
 
 def _while(

@@ -24,7 +24,7 @@ from .host_memory import HostCopy, host_bytes, host_copies
 from .in_parts import BesideProduct, beside_product
 from .inside_ops import Inside, inside_ops
 from .last_reshards import read_beside_bytes, stays_bytes
-from .stacks import early_stacks, is_strided, merged_stacks, turned_stacks
+from .stacks import is_strided, merged_stacks, turned_stacks
 
 # XLA's CPU compiler fuses less and computes 16-bit numbers in 32 bits: its temporaries over those
 # of the general model, median of 33 plans, 0.9 to 2.9 without embedding tables (the rows of `host`
@@ -127,7 +127,7 @@ def held_at(facts: Facts, reshard: Reshard) -> tuple[int, str]:
 def _as_compiled(decided: Decided, moments: int) -> NDArray[np.float64]:
     """Bytes that a compiler keeps beyond the problem's nodes, or does not keep, at each moment."""
     found = np.zeros(moments)
-    for start, end, size in chain(turned_stacks(decided), early_stacks(decided)):
+    for start, end, size in turned_stacks(decided):
         found[start:end] += size
     less = chain(_not_waiting(decided.builder.facts, decided.plan), merged_stacks(decided))
     for start, end, size in less:

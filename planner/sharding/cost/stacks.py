@@ -5,9 +5,6 @@ that dimension first; what a loop takes a slice of and gathers is then an argume
 another order of its dimensions, which is written once and kept until the last such loop ends.
 
 Two stacks of one value, such as a result and the same under a name, are one.
-
-A loop fills stacks of zeros, which depend on nothing. XLA's scheduler makes them where it waits for
-permutes: beside a product in parts that runs before the loop.
 """
 
 from __future__ import annotations
@@ -76,23 +73,6 @@ def merged_stacks(decided: Decided) -> Iterator[Span]:
             (a, b), (c, d) = facts.spans[earlier], facts.spans[port]
             size = state.local_bytes(flat.values[port].type, plan.mesh) * facts.buffers(port)
             yield max(a, c), min(b, d), size
-
-
-def early_stacks(decided: Decided) -> Iterator[Span]:
-    """Moments [start, end) and bytes of stacks of zeros between a product in parts and its loop."""
-    facts, plan = decided.builder.facts, decided.plan
-    flat = facts.flat
-    begins = {port: facts.spans[port][0] for port in flat.stacked.values() if facts.buffers(port)}
-    products = [plan.product_of(moved) for moved in plan.reshards if moved.in_parts]
-    waits = min((flat.ops[i].time for i in products if len(flat.ops[i].place) == 1), default=None)
-    if waits is None:
-        return
-    first = min((t for t in begins.values() if t > waits), default=None)
-    for port, begin in begins.items():
-        state = plan.states[port]
-        if begin == first and state is not None:
-            size = state.local_bytes(flat.values[port].type, plan.mesh) * facts.buffers(port)
-            yield waits, begin, size
 
 
 def _unnamed(facts: Facts, v: int) -> int:

@@ -15,7 +15,6 @@ from costmodel.collective_matmul import ADDED, CUT, PLACED
 from planner import PlanError, load, plan
 from planner.inspect.timeline import predicted
 from planner.sharding.cost.in_parts import beside_product
-from planner.sharding.cost.stacks import early_stacks
 from planner.sharding.lower import lower_decisions
 from tests.planner.sharding.cost.test_account import adds_up
 from tests.planner.spaces import Space, space
@@ -56,29 +55,6 @@ def with_parts(found: Space, seed: int, count: int) -> list[tuple[int, ...]]:
         if len(choices) == count:
             return choices
     pytest.fail("no plan runs a product in parts")
-
-
-def then_a_loop(x: Any, w: Any, v: Any) -> Any:
-    def step(h: Any, _: Any) -> Any:
-        h = jnp.sin(h)
-        return h, h
-
-    return jax.lax.scan(step, layer(x, w, v), length=3)
-
-
-def test_stacks_of_the_next_loop_are_there_while_permutes_run() -> None:
-    """XLA writes their zeros where it waits; without parts it has nothing to wait for."""
-    ways = True, False
-    found, whole = (planned(then_a_loop, collective_matmul=way).analysed for way in ways)
-    assert not list(early_stacks(whole.decided))
-    stacks = list(early_stacks(found.decided))
-    (region,) = found.decided.builder.flat.regions
-    assert [size for _, _, size in stacks] == [3 * 2 * WIDE * WIDE * 2 / 8]
-    for start, end, size in stacks:
-        assert start < end <= region.start + 1
-        before = found.account.memory[start - 1]
-        assert found.account.memory[start] - before >= size / 2
-        assert before < found.account.memory[end - 1]
 
 
 @pytest.mark.parametrize("fn", [layer, gradients])
