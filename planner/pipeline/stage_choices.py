@@ -11,7 +11,9 @@ read them; what a choice saves by not keeping such values is predicted too high.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from ir import IRError, check, digest
 from ir.trace import Traced
@@ -62,6 +64,23 @@ class Better:
 
 
 @dataclass
+class _Ordered:
+    """Choices of a stage, made as training steps as far as they are read.
+
+    rest: those that were not read yet.
+    """
+
+    rest: Iterator[Choice]
+    made: list[Choice] = field(default_factory=list[Choice])
+
+    def __iter__(self) -> Iterator[Choice]:
+        yield from self.made
+        for one in self.rest:
+            self.made.append(one)
+            yield one
+
+
+@dataclass
 class StageChoices:
     """Looks for choices in the stages of a pipeline.
 
@@ -71,8 +90,8 @@ class StageChoices:
 
     trials: Trials
     pipeline: PlannedPipeline
-    choices: dict[tuple[str, int], list[Choice]] = field(
-        default_factory=dict[tuple[str, int], "list[Choice]"]
+    choices: dict[tuple[str, int], _Ordered] = field(
+        default_factory=dict[tuple[str, int], "_Ordered"]
     )
 
     def __post_init__(self) -> None:
@@ -105,7 +124,7 @@ class StageChoices:
         key = stage[1], self.shape.sizes[s]
         if key not in self.choices:
             self.planner.say("what stages compute again")
-            self.choices[key] = self._choices(stage[0], key[1])
+            self.choices[key] = _Ordered(self._choices(stage[0], key[1]))
         flight = self.pipeline.flight[s]
         kind, best = self.shape.recompute[s], None
         price = self.pipeline.prices[s]
@@ -113,8 +132,8 @@ class StageChoices:
         # a step hides what its shares by phase do not
         below_s = self.pipeline.plans[s].step_s + self.shape.microbatches * again_s
         room = self.planner.limit_bytes / self.shape.turns.chunks
-        others = [one for one in self.choices[key] if kind != "none" or not one.is_written]
-        for choice in others[:MOST_PLANS]:
+        others = (one for one in self.choices[key] if kind != "none" or not one.is_written)
+        for choice in islice(others, MOST_PLANS):
             answer = self.planner.planned_below(choice.stage[0], self.chosen, s, flight, below_s)
             if answer is None:
                 continue
@@ -127,14 +146,14 @@ class StageChoices:
         """Seconds of a micro-batch, with its share of what a step has once."""
         return price.paced_s(kind) + price.once_s / self.shape.microbatches
 
-    def _choices(self, stage: StageTrainingStep, size: int) -> list[Choice]:
+    def _choices(self, stage: StageTrainingStep, size: int) -> Iterator[Choice]:
         """The choices of a stage that make distinct programs, those of the least work first."""
         traced = traced_joint(stage.joint)
         late = late_inputs(stage.joint, traced)
         kept = kept_by(traced, late)
         layers = layers_of(kept.program, late)
         if not any(node.read for layer in layers for node in layer.nodes):
-            return []
+            return
         seen, found = set[str](), list[tuple[float, int, Traced, Rows]]()
         written = digest(traced.graph)
         for n, values in enumerate(choices(layers, self._seconds_of(kept, size))):
@@ -144,12 +163,11 @@ class StageChoices:
                 seen.add(key)
                 work = work_s(variant.traced, self._seconds_of(variant.traced, size))
                 found.append((work, n, variant.traced, variant.rows or ()))
-        ordered = sorted(found, key=lambda one: one[:2])
-        made = (
-            self._made(stage.joint, again, rows, is_written=digest(again.graph) == written)
-            for _, _, again, rows in ordered
-        )
-        return [one for one in made if one is not None]
+        for _, _, again, rows in sorted(found, key=lambda one: one[:2]):
+            is_written = digest(again.graph) == written
+            made = self._made(stage.joint, again, rows, is_written=is_written)
+            if made is not None:
+                yield made
 
     def _seconds_of(self, traced: Traced, size: int) -> SecondsOf:
         machine = self.planner.machine.subset(size)
