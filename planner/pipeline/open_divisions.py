@@ -318,13 +318,13 @@ class OpenDivisions:
 
         Args:
             source: the source.
-            afresh: whether paths are found anew if bounds rose.
+            afresh: whether more paths are looked for if bounds rose.
         """
         version, known = self._version(source), self._turning.get(source)
         if known is None or known[0] != version:
-            counts = None if known is None or afresh else known[1].paths.counts
             self._turning[source] = version, ListingInTurn(
-                self._chain(source.count), source.groups, source.turns, self._limit_s, counts
+                self._chain(source.count), source.groups, source.turns, self._limit_s,
+                known and known[1].counts, not afresh,
             )  # fmt: skip
         return self._turning[source][1]
 

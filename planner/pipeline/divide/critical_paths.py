@@ -25,6 +25,7 @@ adversary, ICML 2003.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -82,6 +83,11 @@ class Counts(NamedTuple):
     each: tuple[Floats, ...]
     shares: Floats
 
+    @property
+    def used(self) -> list[Floats]:
+        """The paths that have a share."""
+        return [one for one, share in zip(self.each, self.shares, strict=True) if share > 0]
+
 
 @dataclass(frozen=True)
 class Paths:
@@ -124,7 +130,10 @@ class Paths:
         return (until + self.rest[:, s + 1, ends]).max(axis=0), until
 
 
-def paths_of(simulator: Simulator, tasks: Tasks[Floats], moved_s: Floats, limit_s: float) -> Paths:
+def paths_of(
+    simulator: Simulator, tasks: Tasks[Floats], moved_s: Floats, limit_s: float,
+    known: Counts | None = None,
+) -> Paths:  # fmt: skip
     """Paths of a schedule, found until they bound all divisions by a limit.
 
     Args:
@@ -132,27 +141,33 @@ def paths_of(simulator: Simulator, tasks: Tasks[Floats], moved_s: Floats, limit_
         tasks: least seconds.
         moved_s: as of `Paths`.
         limit_s: the limit [s].
+        known: paths that were found for other seconds.
     """
-    counts = counts_of(simulator, tasks, moved_s, limit_s)
+    counts = counts_of(simulator, tasks, moved_s, limit_s, known.used if known else ())
     return paths_along(simulator, counts, tasks, moved_s)
 
 
 def counts_of(
-    simulator: Simulator, tasks: Tasks[Floats], moved_s: Floats, limit_s: float
-) -> Counts:
-    """The game that finds paths; arguments as of `paths_of`."""
+    simulator: Simulator, tasks: Tasks[Floats], moved_s: Floats, limit_s: float,
+    known: Sequence[Floats],
+) -> Counts:  # fmt: skip
+    """The game that finds paths, from known ones on; arguments as of `paths_of`."""
     each = _Passes(tasks, _waits(simulator.schedule))
     places, _ = least_most([tasks.forward_s + tasks.back_s] * len(moved_s))
     divisions, mix = [places], np.ones(1)
-    found, along, best = list[Floats](), list[Floats](), (0.0, np.ones(1))
-    sums = np.zeros((0, 1))
-    while len(found) < ROUNDS:
-        rows = [_seconds(each.longer_s, moved_s, one) for one in divisions]
-        mean = [np.einsum("d,ds->s", mix, np.array(some)) for some in zip(*rows, strict=True)]
-        found.append(_counts(simulator, _costs(*mean)))
-        along.append(each.along_s(found[-1], moved_s))
-        sums = np.vstack([sums, [_sum(along[-1], one) for one in divisions]])
-        worth_s = float(sums[-1] @ mix)
+    found, best = [*known], (0.0, np.ones(1))
+    along = [each.along_s(one, moved_s) for one in known]
+    sums = np.array([[_sum(path, places)] for path in along]).reshape(-1, 1)
+    worth_s, is_known = math.inf, bool(known)
+    while len(found) < ROUNDS + len(known):
+        if not is_known:
+            rows = [_seconds(each.longer_s, moved_s, one) for one in divisions]
+            mean = [np.einsum("d,ds->s", mix, np.array(some)) for some in zip(*rows, strict=True)]
+            found.append(_counts(simulator, _costs(*mean)))
+            along.append(each.along_s(found[-1], moved_s))
+            sums = np.vstack([sums, [_sum(along[-1], one) for one in divisions]])
+            worth_s = float(sums[-1] @ mix)
+        is_known = False
         shares, mix = _mixtures(sums)
         rest, places = _least(_mean(along, shares))
         if rest[0, 0] > best[0]:

@@ -38,6 +38,7 @@ class ListingInTurn:
     groups, turns: groups of devices, and how stages take turns on them.
     limit_s: step from which on bounds need not be sharp [s].
     given: paths of the schedule, if they are known.
+    is_final: whether these are all; else others are looked for that bound divisions better.
     """
 
     listing: Listing
@@ -45,6 +46,7 @@ class ListingInTurn:
     turns: Turns
     limit_s: float
     given: Counts | None = None
+    is_final: bool = True
 
     @cached_property
     def size(self) -> int:
@@ -70,9 +72,14 @@ class ListingInTurn:
         """Critical paths of the schedule."""
         count, tasks = self.listing.count, self.listing.floors[self.size].tasks
         simulator = in_turn_simulator(count, self.groups, self.turns, updated=True)
-        if self.given is None:
-            return paths_of(simulator, tasks, self.moved_s, self.limit_s)
+        if self.given is None or not self.is_final:
+            return paths_of(simulator, tasks, self.moved_s, self.limit_s, self.given)
         return paths_along(simulator, self.given, tasks, self.moved_s)
+
+    @property
+    def counts(self) -> Counts | None:
+        """Paths of the schedule, if they were found."""
+        return self.paths.counts if "paths" in vars(self) else self.given
 
     def least_s(self) -> float:
         """The least bound of all divisions [s].

@@ -58,6 +58,12 @@ def test_no_division_is_below_the_paths(
     assert paths.least_s <= min(steps) * (1 + 1e-9)
     assert first.least_s <= paths.least_s
     assert paths.least_s >= 0.6 * min(steps)
+    # paths that were found for other seconds
+    other = Tasks(*map(runs, (back, forward, once, forward, forward, forward, back)))
+    own = paths_of(simulator, other, moved, math.inf)
+    again = paths_of(simulator, other, moved, math.inf, first.counts)
+    assert again.least_s <= min(own.step_s(places) for places in every) * (1 + 1e-9)
+    assert again.least_s >= 0.99 * own.least_s
 
 
 @settings(max_examples=10, deadline=None)
