@@ -25,7 +25,8 @@ def test_a_loss_that_overflows_is_what_it_is_on_the_whole_batch(size: float, val
     batch = {"x": jnp.full((BATCH, WIDTH), size, jnp.float32)}
     params = jnp.full((WIDTH, 1), 2.0, jnp.float32)
     built = build_step(loss, params, batch, optax.sgd(0.1), microbatches=4)
-    assert built.inside is not None and built.inside.twice
+    assert built.inside is not None
+    assert built.inside.twice
     found = built.fn(params, built.init(params), batch)[2]
     assert loss(params, batch) == value
     assert found == value
