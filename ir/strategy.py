@@ -201,9 +201,11 @@ def _strategy(
     states: States,
     pass_groups: tuple[tuple[int, ...], ...],
 ) -> Strategy | None:
-    passed = {role for role in roles if role[:1] == "@"} if pass_groups else set[str]()
     legal = [state for state in states if state is not None]
-    if len(passed) > 1 or len(legal) < len(states):
+    if len(legal) < len(states):
+        return None
+    passed = {role for role in roles if role[:1] == "@"} if pass_groups else set[str]()
+    if len(passed) > 1:
         return None
     mesh, count = tensors.mesh, len(tensors.spec.operands)
     operands, results = tuple(legal[:count]), tuple(legal[count:])

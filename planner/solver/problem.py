@@ -106,8 +106,8 @@ class IntraProblem:
             excess: `excess` of the choice, where it is known.
         """
         excess = self.excess(choice) if excess is None else excess
-        nodes = sum(float(c[k]) for c, k in zip(self.node_cost, choice, strict=True))
-        edges = sum(float(e.cost[choice[e.u], choice[e.v]]) for e in self.edges)
+        nodes = sum([c.item(k) for c, k in zip(self.node_cost, choice, strict=True)])
+        edges = sum([e.cost.item(choice[e.u], choice[e.v]) for e in self.edges])
         return nodes + edges + sum(max(0.0, over) for over in excess.values())
 
     def excess(self, choice: Sequence[int]) -> dict[int, float]:
@@ -115,11 +115,11 @@ class IntraProblem:
         found: dict[int, float] = {}
         for e in self.edges:
             if e.hidden is not None:
-                hidden = float(e.hidden.seconds[choice[e.u], choice[e.v]])
+                hidden = e.hidden.seconds.item(choice[e.u], choice[e.v])
                 found[e.hidden.window] = found.get(e.hidden.window, 0.0) + hidden
         for x in self.work:
             if x.window in found:
-                found[x.window] -= float(x.seconds[choice[x.node]])
+                found[x.window] -= x.seconds.item(choice[x.node])
         return found
 
     def least_cost(self) -> float:

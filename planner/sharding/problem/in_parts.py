@@ -102,28 +102,36 @@ class Products:
             if op is None:
                 continue
             gathers = end is join.target
-            found = list(self._cuts(end, op, refs[end.node], states, others, gathers=gathers))
-            if not found:
+            there, cuts = self._cuts(end, op, refs[end.node], states, others, gathers=gathers)
+            if not cuts:
                 continue
-            cuts = [(k, parts) for options, _, parts in found for k in options]
-            prices = self.prices(op, refs[end.node], cuts)
-            last = 0
-            for options, places, _ in found:
-                first, last = last, last + len(options)
-                at = np.ix_(places, options) if gathers else np.ix_(options, places)
-                shape = (1, -1) if gathers else (-1, 1)
-                added[at] = prices.added_s[first:last].reshape(shape) * join.weight
-                hidden[at] = prices.hidden_s[first:last].reshape(shape) * join.weight
+            prices = self.prices(op, refs[end.node], [(k, parts) for _, k, parts in cuts])
+            # by the state at the other end, and the option of the product
+            at = [number for number, _, _ in cuts], [k for _, k, _ in cuts]
+            shape = max(there) + 1, len(states)
+            more, beside = np.full(shape, np.inf), np.zeros(shape)
+            more[at], beside[at] = prices.added_s * join.weight, prices.hidden_s * join.weight
+            more, beside = more[there], beside[there]
+            # no pair of options gathers an operand and reduces a result
+            added = np.minimum(added, more if gathers else more.T)
+            hidden += beside if gathers else beside.T
         added[added >= seconds] = np.inf  # not in parts, even where nothing hides the reshard
         return PartsTable(added, hidden) if np.isfinite(added).any() else None
 
     def _cuts(
         self, end: End, op: FlatOp, ref: NodeRef, states: States, others: States, *, gathers: bool
-    ) -> Iterator[tuple[list[int], list[int], Parts]]:
-        """Options of the product, options at the other end, and how it is cut for these."""
-        spec = self.facts.spec(op)
-        for options, places in self._near(states, others):
-            state, other = states[options[0]], others[places[0]]
+    ) -> tuple[list[int], list[tuple[int, int, Parts]]]:
+        """How the product may be cut.
+
+        Returns:
+            Number of the state of each option at the other end; and cuts, each with the number of
+            such a state and an option of the product.
+        """
+        spec, mesh = self.facts.spec(op), self.cache.reshard
+        found: list[tuple[int, int, Parts]] = []
+        numbers, near = self._near(states, others)
+        for options, number, other in near:
+            state = states[options[0]]
             if gathers:
                 options = [k for k in options if not ref.menu[k].results[0].partial]
                 if not options:
@@ -132,19 +140,31 @@ class Products:
                 parts = gather_in_parts(spec, end.position, result, other, state)
             else:
                 parts = scatter_in_parts(spec, state, other)
-            if parts is not None and is_within_host(parts, self.cache.reshard):
-                yield options, places, parts
+            if parts is not None and is_within_host(parts, mesh):
+                found += [(number, k, parts) for k in options]
+        return numbers, found
 
-    def _near(self, states: States, others: States) -> list[tuple[list[int], list[int]]]:
-        """Places of a state, and of another that splits one of its dimensions further."""
+    def _near(
+        self, states: States, others: States
+    ) -> tuple[list[int], list[tuple[list[int], int, Sharding]]]:
+        """Which states split a dimension of another further.
+
+        Returns:
+            Number of each of the other states; and options of a state, with the number of another
+            that splits it further, and that state.
+        """
         known, key = self.cache.near, (id(states), id(others))
         if key not in known:
-            here, there = by_state(states), by_state(others)
-            known[key] = [
-                (at, there[other])
-                for state, at in here.items()
-                for other in _further(state, there, self.cache.mesh)
-            ]
+            number = {state: n for n, state in enumerate(dict.fromkeys(others))}
+            there = {(state.dims, state.partial): state for state in number}
+            known[key] = (
+                [number[state] for state in others],
+                [
+                    (at, number[other], other)
+                    for state, at in by_state(states).items()
+                    for other in _further(state, there, self.cache.mesh)
+                ],
+            )
         return known[key]
 
     def prices(self, op: FlatOp, ref: NodeRef, cuts: Sequence[tuple[int, Parts]]) -> InParts:
@@ -158,16 +178,22 @@ class Products:
                         self.cache.reshard)  # fmt: skip
 
 
-def _further(state: Sharding, known: Mapping[Sharding, object], mesh: Mesh) -> Iterator[Sharding]:
-    """Known states that split a dimension further than a state: by unused axes, or partial ones."""
-    partial = dict(state.partial)
-    free = [a for a, n in mesh.axes if n > 1 and a not in state.axes and a not in partial]
-    axes = tuple(partial) if partial else tuple(free)
+# Dimensions and partial sums of a state.
+_State = tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, str], ...]]
+
+
+def _further(state: Sharding, known: Mapping[_State, Sharding], mesh: Mesh) -> Iterator[Sharding]:
+    """Known states that split a dimension further than a state: by unused axes, or partial ones.
+
+    known: by their dimensions and partial sums.
+    """
+    partial, used = dict(state.partial), state.axes
+    free = [a for a, n in mesh.axes if n > 1 and a not in used and a not in partial]
+    axes, dims = tuple(partial) if partial else tuple(free), state.dims
     for count in range(1, len(axes) + 1):
         for some in itertools.combinations(axes, count):
-            left = tuple((a, kind) for a, kind in state.partial if a not in some)
-            for d, old in enumerate(state.dims):
-                dims = (*state.dims[:d], (*old, *some), *state.dims[d + 1 :])
-                further = Sharding(dims, left)
-                if further in known:
+            left = tuple([(a, kind) for a, kind in state.partial if a not in some])
+            for d, old in enumerate(dims):
+                further = known.get(((*dims[:d], (*old, *some), *dims[d + 1 :]), left))
+                if further is not None:
                     yield further

@@ -60,13 +60,17 @@ def split_table(table: Floats, lengths: Lengths) -> tuple[Floats, Floats]:
         table: n, seconds of all runs; infinite where there is no way.
         lengths: of all runs, the shortest first.
     """
-    finite = np.where(np.isfinite(table), table, 0.0)
-    hidden = np.zeros(table.shape)
+    way = np.isfinite(table)
+    paid, hidden = np.where(way, table, 0.0), np.zeros(table.shape)
     for longest_s, count in lengths:
-        hidden += count * np.minimum(finite, INTERFERENCE * longest_s)
+        beside = paid.copy() if longest_s == np.inf else np.minimum(paid, INTERFERENCE * longest_s)
+        beside *= count
+        hidden += beside
     hidden /= INTERFERENCE
-    paid = finite * sum(count for _, count in lengths) - hidden
-    return np.where(np.isfinite(table), paid, np.inf), hidden
+    paid *= sum(count for _, count in lengths)
+    paid -= hidden
+    paid[~way] = np.inf
+    return paid, hidden
 
 
 @dataclass(frozen=True, slots=True, eq=False)

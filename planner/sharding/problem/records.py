@@ -24,7 +24,7 @@ _Chunks = dict[object, ChunksTable | None]
 _Sent = dict[tuple[TensorType, Sharding], list["Sent"]]
 _Classes = dict[tuple[int, int], tuple[NDArray[np.int64], "NodeRef"]]
 _Least = dict[int, dict[object, float]]
-_Near = dict[object, list[tuple[list[int], list[int]]]]
+_Near = dict[object, tuple[list[int], list[tuple[list[int], int, Sharding]]]]
 AllowOp = Callable[[int, FactorSpec, tuple[Strategy, ...]], tuple[Strategy, ...]]
 AllowState = Callable[[int, Sharding], bool]
 

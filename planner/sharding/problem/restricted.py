@@ -41,7 +41,7 @@ class Cuts:
         if key not in self._arrays:
             found = array
             for axis, k in enumerate(kept):
-                found = found if k is None else np.take(found, k, axis=axis)
+                found = found if k is None else found.take(k, axis=axis)
             self._arrays[key] = found
             self._held.append(array)
         return self._arrays[key]
@@ -70,6 +70,11 @@ class Within:
     kept: tuple[Ints | None, ...]
     cuts: Cuts
     aside: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Equal for problems with the same options, of one built problem and the same `cuts`."""
+        return tuple(map(id, self.kept))
 
     @property
     def possible(self) -> bool:

@@ -81,13 +81,18 @@ class HandWritten:
         equal: dict[tuple[object, ...], list[Recipe]] = {}
         for recipe in maker.recipes(every=options.mesh is not None, apart=not one_island):
             equal.setdefault(recipe.key, []).append(recipe)
+        alike: dict[tuple[int, ...], tuple[Limits, Within, list[Recipe]]] = {}
         for recipes in equal.values():
+            limits = _pinned(search, maker.limits(recipes[0]))
+            left = search.build(limits)
+            alike.setdefault(left.key, (limits, left, []))[2].extend(recipes)
+        for limits, left, recipes in alike.values():
             names = tuple(recipe.name for recipe in recipes)
             scope.say(f"baseline {', '.join(names)} on {search.mesh}")
             if scope.out_of_time and options.baseline is None:
                 scope.late = True
                 continue
-            one = _priced(search, names, _pinned(search, maker.limits(recipes[0])))
+            one = _priced(search, names, limits, left)
             if one is not None:
                 self._note(one, one.found)
                 yield one
@@ -182,7 +187,7 @@ def best_within(search: MeshSearch, name: str, limits: Limits) -> tuple[Candidat
         name: of the plan.
         limits: on ops and values.
     """
-    one = _priced(search, (name,), limits)
+    one = _priced(search, (name,), limits, search.build(limits))
     if one is None or _fits(search, one.found):
         return one and (one.found, True)
     made = HandWritten().made_to_fit_one(one) if one.found.builder is search.builder else None
@@ -193,14 +198,19 @@ def _fits(search: MeshSearch, found: Candidate) -> bool:
     return found.account.peak_bytes <= search.scope.limit
 
 
-def _priced(search: MeshSearch, names: tuple[str, ...], limits: Limits) -> _Priced | None:
+def _priced(
+    search: MeshSearch, names: tuple[str, ...], limits: Limits, left: Within
+) -> _Priced | None:
     """The best plan within limits, without a memory limit.
 
     Buffers may be as large as the memory, and larger where there is no such plan.
+
+    left: the problem within the limits.
     """
     for builder in (search.builder, None):
-        builder = builder or search.with_room(float("inf"))
-        left = search.build(limits, builder)
+        if builder is None:
+            builder = search.with_room(float("inf"))
+            left = search.build(limits, builder)
         if not left.possible:
             return None
         solution = search.solve(left, float("inf"), ROUGH)

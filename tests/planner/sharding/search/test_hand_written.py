@@ -8,13 +8,19 @@ import signal
 from types import SimpleNamespace
 from typing import Any, cast
 
+import jax
+import jax.numpy as jnp
 import optax
 import pytest
 
 from planner import Interrupted, Options, Plan, plan
+from planner.sharding.problem.records import Limits
+from planner.sharding.problem.restricted import Within
+from planner.sharding.search import hand_written
 from planner.sharding.search.baselines import Baseline
 from planner.sharding.search.context import Candidate
 from planner.sharding.search.hand_written import HandWritten
+from planner.sharding.search.on_mesh import MeshSearch
 from planner.solver.options import ROUGH
 from tests.planner.programs import slow_machine
 from tests.planner.sharding.search.test_baselines import EXPERTS, TOKENS, expert_loss
@@ -95,3 +101,28 @@ def test_what_is_not_known_after_an_interruption_is_not_in_the_table() -> None:
     whole = training(memory_bytes=limit).baselines
     for name, row in stopped.baselines.items():
         assert row.fits or not whole[name].fits, name
+
+
+def blocks(params: list[tuple[jax.Array, jax.Array]], x: jax.Array) -> jax.Array:
+    for up, down in params:
+        x = x + jax.nn.relu(x @ up) @ down
+    return jnp.mean(x**2)
+
+
+def test_plans_that_leave_the_same_options_are_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved: list[tuple[int, tuple[int, ...], tuple[str, ...]]] = []
+
+    def noted(search: MeshSearch, names: tuple[str, ...], limits: Limits, left: Within) -> object:
+        solved.append((id(left.cuts), left.key, names))
+        return priced(search, names, limits, left)
+
+    priced = hand_written._priced
+    monkeypatch.setattr(hand_written, "_priced", noted)
+    tokens = jnp.zeros((16, 7, 64))  # a sequence that nothing divides
+    params = [(jnp.zeros((64, 256)), jnp.zeros((256, 64)))] * 2
+    found = plan(
+        blocks, params, tokens, optimizer=optax.sgd(0.1), cluster=slow_machine()
+    ).baselines  # fmt: skip
+    assert len({(mesh, key) for mesh, key, _ in solved}) == len(solved)
+    assert any({"megatron", "megatron-sp"} <= {*names} for _, _, names in solved)
+    assert found["megatron"] == found["megatron-sp"]
