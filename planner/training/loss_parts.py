@@ -91,7 +91,7 @@ def decide(
             return _edited(question, plain)
         except PlanError as error:
             if asked == "auto":
-                raise _of_so_few(error, parts) from error
+                raise _of_so_few(error, question, plain) from error
     return plain.forced(asked)
 
 
@@ -260,10 +260,21 @@ def _edited(asked: _Asked, plain: _Plain) -> Decision:
     return Decision(plain.reduction or "auto", tuple(merges), (), sliced)
 
 
-def _of_so_few(error: PlanError, parts: Parts) -> PlanError:
-    """The error, or one about parts of one example, which trace to other ops."""
+def _of_so_few(error: PlanError, asked: _Asked, plain: _Plain) -> PlanError:
+    """The error, or one about parts of one example, which trace to other ops.
+
+    Where parts of two examples do not give the loss either, it is the error of these.
+    """
+    parts = asked.parts
     if parts.batch > parts.count or error.kind == "bad-batch":
         return error
+    try:
+        _edited(replace(asked, parts=replace(parts, batch=2 * parts.batch)), plain)
+    except PlanError as larger:
+        if larger.kind != "bad-batch":
+            return IndivisibleError(
+                larger.message, kind=larger.kind, where=larger.where, remedy=larger.remedy
+            )
     return IndivisibleError(
         f"parts of one example are computed in another way: {error.message}", kind=error.kind,
         where=error.where, remedy=f"use fewer micro-batches than {parts.count}",

@@ -303,6 +303,9 @@ def test_parts_of_one_example() -> None:
     assert_equal(NOISE["masks"], batch, params, BATCH)
     with pytest.raises(IndivisibleError, match="parts of one example"):
         assert_equal(LOSSES["valid"], batch, params, BATCH)
+    for name in ("contrast", "batch norm"):  # which larger parts do not give either
+        with pytest.raises(IndivisibleError, match=f"{REFUSED[name][1]}.*loss_reduction="):
+            assert_equal(REFUSED[name][0], batch, params, BATCH)
 
 
 def test_other_generators_draw_the_whole_and_take_their_part() -> None:
