@@ -83,11 +83,6 @@ class Counts(NamedTuple):
     each: tuple[Floats, ...]
     shares: Floats
 
-    @property
-    def used(self) -> list[Floats]:
-        """The paths that have a share."""
-        return [one for one, share in zip(self.each, self.shares, strict=True) if share > 0]
-
 
 @dataclass(frozen=True)
 class Paths:
@@ -143,7 +138,7 @@ def paths_of(
         limit_s: the limit [s].
         known: paths that were found for other seconds.
     """
-    counts = counts_of(simulator, tasks, moved_s, limit_s, known.used if known else ())
+    counts = counts_of(simulator, tasks, moved_s, limit_s, known.each if known else ())
     return paths_along(simulator, counts, tasks, moved_s)
 
 
