@@ -76,6 +76,10 @@ class Incumbent:
         """Takes a choice of the current level if it is better."""
         for level in reversed(self.levels):
             choice = level.lift(choice)
+        self.take(choice)
+
+    def take(self, choice: Ints) -> None:
+        """Takes a choice of the problem itself if it is better."""
         cost = self.original.cost_of(choice)
         if cost < self.cost and self.original.fits(choice):
             self.best, self.cost = choice, cost

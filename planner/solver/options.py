@@ -18,7 +18,8 @@ class SolveOptions:
     seed: seed of the neighbourhoods.
     interruptible: whether Ctrl-C ends the search with the best choice so far.
     cutoff: cost below which choices are wanted [s]; the search ends when the bound reaches it.
-    start: a known choice; without windows, it is used where memory is not limited.
+    start: a known choice; without windows, it is used where memory is not limited, or where
+        message passing finds nothing that fits.
     multipliers: of windows of overlap, (window, multiplier) to begin with; 0 for others.
     work: work of this and other searches together.
     """

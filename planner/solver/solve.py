@@ -243,6 +243,8 @@ class _Search(Incumbent):
         while not self.settled:
             if self._lower(multipliers):
                 return True
+            if self.best is None and self.options.start:  # it fits where messages find nothing
+                self.take(np.array(self.options.start))
             binds = self.best is not None and len(multipliers.flat.limit) > 0
             if not self.budget.searches(memory_binds=binds):
                 self.done = True

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from planner.common.stop import Stop
 from planner.solver.budget import DEFAULT, QUICK
 from planner.solver.exact.bucket_elimination import Tables
-from planner.solver.problem import IntraProblem, IntraSolution, Point
+from planner.solver.exact.ilp import Exact
+from planner.solver.problem import Edge, IntraProblem, IntraSolution, Point
 from planner.solver.solve import SolveOptions, solve
 from tests.helpers_exhaustive import usual
 from tests.planner.solver.brute_force import brute_force
@@ -216,3 +217,36 @@ def test_it_is_never_worse_than_a_known_choice() -> None:
     known = solve(problem, SolveOptions(budget=replace(QUICK, steps=56)))
     options = SolveOptions(start=known.choice, budget=replace(QUICK, steps=1))
     assert solve(problem, options).cost <= known.cost
+
+
+def halves(sizes: np.ndarray) -> IntraProblem:
+    """Which of some sizes are in use at one moment, the others at the next: half of them each."""
+    count = len(sizes)
+    same = np.where(np.eye(2, dtype=bool), 0.0, np.inf)
+    here, there = np.array([[0.0, 1.0], [1.0, 0.0]])
+    return IntraProblem(
+        (np.array([0.0, 1.0]), np.zeros(2)) * count,
+        tuple(Edge(2 * k, 2 * k + 1, same) for k in range(count)),
+        tuple(size * use for size in sizes.astype(float) for use in (here, there)),
+        ((0, 1), (1, 2)) * count, float(sizes.sum() / 2),
+    )  # fmt: skip
+
+
+def test_no_programme_is_solved_for_what_is_known_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where messages find nothing that fits, the known choice is what there is."""
+
+    def refused(*_: object, **_more: object) -> Exact:
+        raise AssertionError("a programme of all options")
+
+    sizes = np.random.default_rng(0).integers(10**6, 10**7, size=19)
+    sizes = np.append(sizes, abs(sizes[:10].sum() - sizes[10:].sum()))
+    smaller = sizes[:10].sum() < sizes[10:19].sum()
+    known = tuple(int(k < 10 or (k == 19 and smaller)) for k in range(20) for _ in range(2))
+    problem = halves(sizes)
+    options = SolveOptions(budget=replace(DEFAULT, exact_if_memory_binds=False))
+    monkeypatch.setattr("planner.solver.solve.solve_ilp", refused)
+    with pytest.raises(AssertionError, match="of all options"):
+        solve(problem, options)
+    found = solve(problem, replace(options, start=known))
+    assert problem.is_feasible(found.choice)
+    assert found.cost <= problem.cost(known)
