@@ -56,16 +56,17 @@ class Effects:
 
     def close(self, node: Node, arrays: Arrays) -> list[Array]:
         """Arrays that enter or leave a region, the token before them if effects are inside."""
-        return [self.token, *arrays] if self._inside(node) else list(arrays)
+        return [self.token, *arrays] if self.inside(node) else list(arrays)
 
     def open(self, node: Node, arrays: Arrays) -> Arrays:
         """The arrays without the token, which becomes that of the last effect."""
-        if not self._inside(node):
+        if not self.inside(node):
             return arrays
         self.token = arrays[0]
         return arrays[1:]
 
-    def _inside(self, node: Node) -> bool:
+    def inside(self, node: Node) -> bool:
+        """Whether the bodies of a node have effects that are emitted."""
         return self.active and any(map(has_effects, node.bodies))
 
     def loop(

@@ -272,7 +272,8 @@ def _scan(
         after, ys = wiring.results(inside.leave(inside.run(inside.enter(entering)), leaving))
         return effects.close(node, after), ys
 
-    entered = entered_last(scope.graph, _computed(node, operands, carried, carry))
+    computed = () if effects.inside(node) else _computed(node, operands, carried, carry)
+    entered = entered_last(scope.graph, computed)
     begin = effects.close(node, carry)
     results = effects.open(node, stacked_loop(binding, step, begin, xs, entered))
     return scope.publish(i, node, results, [*of_carried, *stacks])

@@ -5,6 +5,9 @@
 while it waits for something, or first of all, and they take memory from then on. Stacks of the
 gradients of weights are thus there while the loss is computed. Here a stack begins as copies of one
 number that the loop is entered with. Every iteration writes its slice, so that no copy is read.
+
+Such a loop is a `while` loop, which JAX does not differentiate in reverse: the derivatives of a
+planned function are those of `jax.lax.scan`.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import eval_jaxpr
+from jax.custom_derivatives import SymbolicZero
 
 from ir import Graph
 from ir.evaluate_regions import scan, while_loop
@@ -64,29 +68,48 @@ def stacked_loop(
     length, reverse = binding.params["length"], binding.params["reverse"]
     if entered is None or not length or binding.params["unroll"] != 1:
         return scan(binding, step, carry, xs)
-    count = len(carry)
+    count, read = len(carry), len(carry) + len(xs)
     slices = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in xs]
     body = jax.make_jaxpr(step)(list(carry), slices)
-
-    def run(carry: Arrays, slices: Arrays) -> tuple[Arrays, Arrays]:
-        results = eval_jaxpr(body.jaxpr, body.consts, *carry, *slices)
-        return results[:count], results[count:]
-
     types = body.out_avals[count:]
     if not types or not all(map(_is_plain, types)):
-        return scan(binding, run, carry, xs)
+        return scan(binding, step, carry, xs)
+
+    def run(consts: Arrays, carry: Arrays, slices: Arrays) -> tuple[Arrays, Arrays]:
+        results = eval_jaxpr(body.jaxpr, consts, *carry, *slices)
+        return results[:count], results[count:]
+
+    def scanned(*arrays: Array) -> list[Array]:
+        carry, xs, consts = arrays[:count], arrays[count:read], arrays[read:-1]
+        return scan(binding, lambda carry, slices: run(consts, carry, slices), carry, xs)
+
+    @jax.custom_jvp
+    def looped(*arrays: Array) -> list[Array]:
+        carry, xs, consts, first = arrays[:count], arrays[count:read], arrays[read:-1], arrays[-1]
+        stacks = [lax.broadcast(first.astype(t.dtype), (length, *t.shape)) for t in types]
+
+        def iterate(state: Arrays) -> Arrays:
+            n, carry, stacks = state[0], state[1 : 1 + count], state[1 + count :]
+            at = length - n - 1 if reverse else n
+            after, ys = run(consts, carry, [_slice_of(x, at) for x in xs])
+            written = [_written(stack, y, at) for stack, y in zip(stacks, ys, strict=True)]
+            return [n + 1, *after, *written]
+
+        begin = [jnp.int32(0), *carry, *stacks]
+        return while_loop(lambda state: state[0] < length, iterate, begin)[1:]
+
+    def derivative(arrays: Arrays, tangents: Arrays) -> tuple[list[Array], list[Array]]:
+        moving = [k for k, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
+
+        def of(*some: Array) -> list[Array]:
+            given = dict(zip(moving, some, strict=True))
+            return scanned(*[given.get(k, x) for k, x in enumerate(arrays)])
+
+        return jax.jvp(of, [arrays[k] for k in moving], [tangents[k] for k in moving])
+
+    looped.defjvp(derivative, symbolic_zeros=True)
     first = lax.index_in_dim(entered.reshape(-1), 0, keepdims=False)
-    stacks = [lax.broadcast(first.astype(t.dtype), (length, *t.shape)) for t in types]
-
-    def iterate(state: Arrays) -> Arrays:
-        n, carry, stacks = state[0], state[1 : 1 + count], state[1 + count :]
-        at = length - n - 1 if reverse else n
-        after, ys = run(carry, [_slice_of(x, at) for x in xs])
-        written = [_written(stack, y, at) for stack, y in zip(stacks, ys, strict=True)]
-        return [n + 1, *after, *written]
-
-    begin = [jnp.int32(0), *carry, *stacks]
-    return while_loop(lambda state: state[0] < length, iterate, begin)[1:]
+    return looped(*carry, *xs, *body.consts, lax.stop_gradient(first))
 
 
 def _is_usable(x: Array) -> bool:

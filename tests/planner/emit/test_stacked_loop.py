@@ -142,3 +142,50 @@ def equations(jaxpr: Any) -> Iterator[Any]:
         yield eqn
         for inner in jaxprs_in_params(eqn.params):
             yield from equations(inner)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_it_is_differentiated_as_a_scan_is(reverse: bool) -> None:
+    """By what it carries, what it slices and what its body holds, in reverse and twice."""
+
+    def move(scale: Any, total: Any, x: Any) -> Any:
+        total = jnp.tanh(total * scale) + x
+        return total, total.sum() * scale
+
+    def wanted(scale: Any, total: Any, xs: Any) -> Any:
+        return jax.lax.scan(lambda t, x: move(scale, t, x), total, xs, reverse=reverse)
+
+    args = jnp.float32(0.7), jnp.arange(3.0), jnp.arange(3.0 * LENGTH).reshape(LENGTH, 3) / 9
+    _, binding = loop_of(wanted, *args)
+
+    def found(scale: Any, total: Any, xs: Any) -> Any:
+        def step(carry: Any, slices: Any) -> Any:
+            after, y = move(scale, carry[0], slices[0])
+            return [after], [y]
+
+        return stacked_loop(binding, step, [total], [xs], jnp.sin(total))
+
+    def summed(fn: Any) -> Any:
+        return lambda *args: sum((leaf**2).sum() for leaf in fn(*args))
+
+    for derivative in (jax.grad, jax.jacfwd, jax.hessian):
+        for at in range(3):
+            ours, theirs = (jax.jit(derivative(summed(fn), at))(*args) for fn in (found, wanted))
+            np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-5)
+
+
+def test_a_planned_function_with_such_a_loop_has_gradients() -> None:
+    def fn(weights: Any, x: Any) -> Any:
+        h, sums = jax.lax.scan(
+            lambda h, w: (jnp.tanh(h @ w), h.sum(-1)), jnp.tanh(x), weights
+        )  # fmt: skip
+        return (h**2).sum() + (sums**2).sum()
+
+    weights, x = jnp.ones((4, 16, 16)) / 9, jnp.arange(256.0).reshape(16, 16) / 256
+    pins = (("x", "[8,-]"),)
+    planned = plan(fn, weights, x, cluster="8xhost", mesh=(8,), pins=pins, baselines=False)
+    planned = planned.compile()
+    for at in (0, 1):
+        np.testing.assert_allclose(
+            jax.grad(planned, at)(weights, x), jax.grad(fn, at)(weights, x), rtol=2e-5
+        )
