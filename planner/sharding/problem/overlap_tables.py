@@ -131,7 +131,8 @@ class ChunksTable:
             seconds: of the exchanges as a whole.
             beside_s: seconds of other compute beside one.
         """
-        hidden = np.minimum(seconds, INTERFERENCE * beside_s) / INTERFERENCE
+        finite = np.where(np.isfinite(seconds), seconds, 0.0)
+        hidden = np.minimum(finite, INTERFERENCE * beside_s) / INTERFERENCE
         count, paid = np.ones(len(seconds), dtype=np.intp), seconds - hidden
         for each in self.prices:
             added = each.added_s(beside_s)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel import INTERFERENCE
+from costmodel import INTERFERENCE, InChunks
 from planner.sharding.problem.overlap_tables import (
+    ChunksTable,
     PartsTable,
     lengths_of,
     most_finite,
@@ -46,3 +47,16 @@ def test_lengths_that_no_reshard_exceeds_are_one() -> None:
     table = np.array([[0.0, 1.0], [np.inf, 0.5]])
     sites = [(0.2, 1), (0.95, 2), (3.0, 4), (0.2, 5)]
     assert lengths_of(most_finite(table), sites) == ((0.2, 6), (np.inf, 6))
+
+
+def test_exchanges_without_a_way_stay_forbidden_beside_any_compute() -> None:
+    """Whether or not they may run in chunks; where all may hide, the compute beside is infinite."""
+    table, pair = np.array([[1.0, np.inf], [0.0, 0.5]]), np.array([0])
+    two = InChunks(2, np.array([np.inf]), np.array([0.1]), np.array([0.0]))
+    chunks = ChunksTable(pair, np.array([1]), (two,))
+    lengths = ((0.2, 1.0), (np.inf, 2.0))
+    whole = split_table(table, lengths)
+    with np.errstate(invalid="ignore"):  # of chunks that there are none of
+        paid, hidden = chunks.at(lengths, table, whole)
+    np.testing.assert_array_equal(paid, whole[0])
+    np.testing.assert_array_equal(hidden, whole[1])
