@@ -10,7 +10,9 @@ import jax.numpy as jnp
 from jax._src import array, dispatch
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax._src.lax import lax
+from jax.extend.core import Literal as Literal
 from jax.extend.core import Primitive as Primitive
+from jax.extend.core import jaxprs_in_params as jaxprs_in_params
 from jax.extend.random import threefry_2x32 as threefry_2x32
 
 ArrayImpl = array.ArrayImpl

@@ -142,7 +142,7 @@ BASIC: tuple[str, ...] = (
     *("planner/emit/run.py", "planner/emit/running.py"),
     "planner/emit/serialize.py",
     "planner/emit/slices.py",
-    "planner/emit/steps.py",
+    *("planner/emit/stacked_loop.py", "planner/emit/steps.py"),
     "planner/emit/values.py",
     "planner/inspect/export/loaders/jax_module.py",
     "planner/inspect/export/loaders/jax_shardings.py",

@@ -85,6 +85,11 @@ class Incumbent:
             self.best, self.cost = choice, cost
             self._note()
 
+    def take_known(self) -> None:
+        """Takes the choice to start from, where there is no other."""
+        if self.best is None and self.options.start:
+            self.take(np.array(self.options.start))
+
     def raise_bound(self, bound: float) -> None:
         """Takes a lower bound on the cost of the wanted choices [s]."""
         if self.best is not None and bound >= self.wanted:  # nothing better is left

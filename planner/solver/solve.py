@@ -55,8 +55,7 @@ LARGE_LITTLE = 0.02  # share of the gap, of large problems without memory limits
 GOOD = 1e-3  # a gap that is worth a share of the rounds only
 MUCH, HALF = 0.8, 0.5  # the share of a problem that is left when much of it went, of wide ones
 SMALL, SHRUNK = 100_000, 0.3  # columns; multipliers of more are left for a share of them
-# Neighbourhoods between two updates of the bound, steps of the multipliers in each
-BATCH, STEPS = 6, 4
+BATCH, STEPS = 6, 4  # neighbourhoods between two updates of the bound, steps of multipliers in each
 SPLIT_GAP, NO_GAP, WIDE_GAP = 3e-3, 1e-3, 7e-3  # gaps that are small, also of wide problems
 
 
@@ -243,8 +242,7 @@ class _Search(Incumbent):
         while not self.settled:
             if self._lower(multipliers):
                 return True
-            if self.best is None and self.options.start:  # it fits where messages find nothing
-                self.take(np.array(self.options.start))
+            self.take_known()  # it fits where messages find nothing
             binds = self.best is not None and len(multipliers.flat.limit) > 0
             if not self.budget.searches(memory_binds=binds):
                 self.done = True

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.core import Literal, jaxprs_in_params
 
 from ir.trace import trace
 from planner import plan
 from planner.emit.stacked_loop import entered_last, stacked_loop
+from tests.helpers_internals import Literal, jaxprs_in_params
 
 LENGTH = 5
 
