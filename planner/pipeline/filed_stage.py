@@ -69,7 +69,7 @@ def filed_stage(graph: Graph, roles: Sequence[str], microbatches: int) -> FiledS
 
 
 def _loop(nodes: Sequence[Node], carried: int, count: int) -> int:
-    """The loop over micro-batches: the first of `count` rounds that carries so many sums."""
+    """Number of the loop over micro-batches: the first with `count` rounds and `carried` sums."""
     for i, node in enumerate(nodes):
         if node.op == "scan" and (Scan.of(node).carries, node.attr("length")) == (carried, count):
             return i

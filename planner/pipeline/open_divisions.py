@@ -318,7 +318,7 @@ class OpenDivisions:
 
         Args:
             source: the source.
-            afresh: whether more paths are looked for if bounds rose.
+            afresh: whether to look for more paths where lower bounds of stages have risen.
         """
         version, known = self._version(source), self._turning.get(source)
         if known is None or known[0] != version:

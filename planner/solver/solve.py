@@ -242,7 +242,7 @@ class _Search(Incumbent):
         while not self.settled:
             if self._lower(multipliers):
                 return True
-            self.take_known()  # it fits where messages find nothing
+            self.take_known()  # where message passing found nothing that fits
             binds = self.best is not None and len(multipliers.flat.limit) > 0
             if not self.budget.searches(memory_binds=binds):
                 self.done = True

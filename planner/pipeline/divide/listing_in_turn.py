@@ -38,7 +38,7 @@ class ListingInTurn:
     groups, turns: groups of devices, and how stages take turns on them.
     limit_s: step from which on bounds need not be sharp [s].
     given: paths of the schedule, if they are known.
-    is_final: whether these are all; else others are looked for that bound divisions better.
+    is_final: whether bounds come from the given paths alone; if not, more paths are looked for.
     """
 
     listing: Listing

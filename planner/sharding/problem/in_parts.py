@@ -127,7 +127,7 @@ class Products:
             Number of the state of each option at the other end; and cuts, each with the number of
             such a state and an option of the product.
         """
-        spec, mesh = self.facts.spec(op), self.cache.reshard
+        spec, reshard = self.facts.spec(op), self.cache.reshard
         found: list[tuple[int, int, Parts]] = []
         numbers, near = self._near(states, others)
         for options, number, other in near:
@@ -140,7 +140,7 @@ class Products:
                 parts = gather_in_parts(spec, end.position, result, other, state)
             else:
                 parts = scatter_in_parts(spec, state, other)
-            if parts is not None and is_within_host(parts, mesh):
+            if parts is not None and is_within_host(parts, reshard):
                 found += [(number, k, parts) for k in options]
         return numbers, found
 

@@ -70,11 +70,6 @@ class Recipe:
     context: tuple[int, ...] = ()
     experts: tuple[int, ...] = ()
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """What it allows: equal for recipes of other names that allow the same."""
-        return self.axis, id(self.state), self.data, self.context, self.experts
-
 
 def _filtered(menu: Menu, kinds: Mapping[str, str], recipe: Recipe) -> Menu:
     """Strategies within the rules that split the batch over as many data axes as they can.

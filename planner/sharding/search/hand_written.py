@@ -15,7 +15,7 @@ from ...solver.options import COMBINED, ROUGH
 from ...solver.solve import SolveOptions
 from ..problem.records import Limits
 from ..problem.restricted import Within
-from .baselines import Baseline, Recipe, Recipes
+from .baselines import Baseline, Recipes
 from .context import Candidate
 from .on_mesh import MeshSearch
 from .pinned import wished
@@ -78,16 +78,13 @@ class HandWritten:
         if len(search.mesh.axes) > 2 and one_island:
             return
         maker = Recipes(search.builder, scope.program.kinds, scope.program.roles)
-        equal: dict[tuple[object, ...], list[Recipe]] = {}
+        alike: dict[tuple[int, ...], tuple[Limits, Within, list[str]]] = {}
         for recipe in maker.recipes(every=options.mesh is not None, apart=not one_island):
-            equal.setdefault(recipe.key, []).append(recipe)
-        alike: dict[tuple[int, ...], tuple[Limits, Within, list[Recipe]]] = {}
-        for recipes in equal.values():
-            limits = _pinned(search, maker.limits(recipes[0]))
+            limits = _pinned(search, maker.limits(recipe))
             left = search.build(limits)
-            alike.setdefault(left.key, (limits, left, []))[2].extend(recipes)
-        for limits, left, recipes in alike.values():
-            names = tuple(recipe.name for recipe in recipes)
+            alike.setdefault(left.key, (limits, left, []))[2].append(recipe.name)
+        for limits, left, each in alike.values():
+            names = tuple(each)
             scope.say(f"baseline {', '.join(names)} on {search.mesh}")
             if scope.out_of_time and options.baseline is None:
                 scope.late = True
