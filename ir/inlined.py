@@ -39,11 +39,12 @@ _DERIVED = {
 # inlining the latter would lose their recomputation.
 _EXPANDED = "call_hi_primitive"
 _RECOMPUTED = ("OptRemat", "RematTraced")
-# Primitives of Equinox that only check or choose under transformations, which are done by then:
-# their implementations are read in their place.
+# Primitives of Equinox that only check or choose under transformations, and Lineax's solver, whose
+# derivatives are its own; transformations are done by then: their implementations are read in their
+# place.
 _SEEN_THROUGH = (
-    "maybe_set", "nonbatchable", "nontraceable", "select_if_vmap", "unvmap_all", "unvmap_any",
-    "unvmap_max", "vprim",
+    "linear_solve", "maybe_set", "nonbatchable", "nontraceable", "select_if_vmap", "unvmap_all",
+    "unvmap_any", "unvmap_max", "vprim",
 )  # fmt: skip
 # Likewise: a solver, which differs from its operations under differentiation only, and a collective
 # over an axis of `jax.vmap`, which is a reduction once the axis is a dimension.

@@ -134,10 +134,9 @@ def read_jaxpr(
         for i, c in enumerate(consts)
     ]
     all_inputs = (*heads, *inputs)
-    types = [item.type for item in all_inputs]
-    walk = _Walk(types, [], [], objects or _Objects(offload), consts=consts)
+    walk = _Walk([x.type for x in all_inputs], [], [], objects or _Objects(offload), consts=consts)
     names = (*jaxpr.constvars, *jaxpr.invars)
-    env = dict[Any, Operand](zip(names, range(len(types)), strict=True))
+    env = dict[Any, Operand](zip(names, range(len(all_inputs)), strict=True))
     outputs = _asked(_walk(jaxpr, env, walk, source), results, "result", walk, "")
     graph = Graph(all_inputs, tuple(walk.nodes), outputs)
     found = Program(graph, tuple(walk.bindings), tuple(consts), tuple(walk.calls))
@@ -370,10 +369,11 @@ class _Encoder:
 
     def _read(self, value: Any) -> Program:
         jaxpr, consts = opened(value)
-        inputs = [Input(f"in{i}", tensor_type(v.aval), "body") for i, v in enumerate(jaxpr.invars)]
+        taken = (*jaxpr.constvars[len(consts) :], *jaxpr.invars)  # all of them, of an open jaxpr
+        inputs = [Input(f"in{i}", tensor_type(v.aval), "body") for i, v in enumerate(taken)]
         found = read_jaxpr(jaxpr, consts, inputs, self.objects, source=self.source)
-        graph = self.objects.graphs.setdefault(found.graph, found.graph)
-        return dataclasses.replace(found, graph=graph)
+        graphs = self.objects.graphs
+        return dataclasses.replace(found, graph=graphs.setdefault(found.graph, found.graph))
 
     def _object(self, value: Any) -> Attr:
         if isinstance(value, (np.ndarray, jax.Array)):

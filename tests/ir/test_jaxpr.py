@@ -206,6 +206,14 @@ def test_an_unknown_primitive_is_legal_and_named() -> None:
         interpret(graph, [np.ones((2, 3))])
 
 
+def test_the_constants_of_an_open_jaxpr_among_parameters_are_inputs_of_its_body() -> None:
+    closed = jax.make_jaxpr(lambda x: jnp.dot(x, MATRIX))(X)
+    graph = checked(trace(lambda x: STRANGE.bind(x, held=(closed.jaxpr, 3)), X))
+    (node,) = graph.nodes
+    assert node.attrs == (("held", ("body 0", 3)),)
+    assert [each.type for each in node.bodies[0].inputs] == [f32(4, 4), f32(4)]
+
+
 class Pair(NamedTuple):
     left: Any
     right: Any

@@ -152,6 +152,8 @@ def _by_programmes(some: _Options, cost: float, options: SolveOptions) -> Combin
                 best, cost = choice, better
                 if not options.budget.exact:  # a good choice is enough
                     break
+        if found.stop is Stop.GAP:  # more options are not searched to the end either
+            break
     return Combined(best, bound)
 
 

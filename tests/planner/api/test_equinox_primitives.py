@@ -1,5 +1,5 @@
 # pyright: basic
-"""Equinox's own primitives in a plan: seen through, none of them whole on every device."""
+"""Primitives of Equinox and Lineax in a plan: seen through, none of them whole on every device."""
 
 from __future__ import annotations
 
@@ -41,11 +41,23 @@ def loop(**settings: Any) -> Callable[..., Any]:
     return fn
 
 
+def solved(x: Any) -> Any:
+    """By a linear operator that is a function, as in implicit layers."""
+    lineax: Any = pytest.importorskip("lineax", reason="needs Lineax")
+
+    def product(v: Any) -> Any:
+        return 3.0 * v + jnp.tanh(x) * v.sum(0)
+
+    operator = lineax.FunctionLinearOperator(product, jax.eval_shape(lambda: x))
+    return lineax.linear_solve(operator, x, lineax.LU(), throw=False).value
+
+
 CASES: dict[str, tuple[Callable[..., Any], Any]] = {
     "checks": (checks, X),
     "lax": (loop(kind="lax"), X),
     "batched": (jax.vmap(loop(kind="lax")), X[:, None]),
     "bounded": (jax.grad(loop(kind="bounded", base=2)), X),
+    "solved": (solved, array(4, 8)),
     "checkpointed": (jax.grad(loop(kind="checkpointed")), X),
 }
 
