@@ -13,26 +13,28 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from heapq import heappop, heappush, heapreplace, nsmallest
 from itertools import pairwise
 
 import numpy as np
 
 from ..common.errors import IndivisibleError
-from .divide.candidates import Candidates
+from .divide.candidates import Candidates, flights_in_turn
 from .divide.critical_paths import Tasks, least_of_schedules_s
 from .divide.listing import Begun, Floors, Least, Listing, least_step_s
 from .divide.listing_in_turn import ListingInTurn
 from .divide.transfers import crossed
-from .schedule import ONE_EACH, Turns, in_turns, take
+from .schedule import IN_FLIGHT, ONE_EACH, Turns, families, in_turns, take
+from .stage_floors import Least as LeastOfAll
 from .stage_floors import StageFloors
 
 # Divisions that were begun, beyond which the rest is left.
 MOST_LISTED = 200_000
 # Divisions that are simulated at once, and how far above the least bound these may be.
 AT_ONCE, AHEAD = 1000, 0.005
-Unit = tuple[int, int, tuple[int, int]]  # micro-batches, devices and places of a stage
+# Micro-batches, devices and places of a stage, micro-batches in flight, stages on its devices.
+Unit = tuple[int, int, tuple[int, int], int, int]
 
 
 @dataclass(frozen=True, order=True)
@@ -79,6 +81,10 @@ class Open:
         """Places of a stage."""
         return self.places[s], self.places[s + 1]
 
+    def left(self, s: int) -> int:
+        """Stages from a stage to the last; all where they take turns."""
+        return len(self.sizes) - (s if self.turns == ONE_EACH else 0)
+
 
 @dataclass
 class OpenDivisions:
@@ -98,7 +104,12 @@ class OpenDivisions:
         default_factory=list[tuple[float, int, Source, "Begun | None", int]]
     )
     _whole: list[tuple[float, int, Open]] = field(default_factory=list[tuple[float, int, Open]])
-    _known: dict[tuple[int, int], Floors] = field(default_factory=dict[tuple[int, int], Floors])
+    _known: dict[tuple[int, int, int, int], tuple[LeastOfAll, Floors]] = field(
+        default_factory=dict[tuple[int, int, int, int], "tuple[LeastOfAll, Floors]"]
+    )
+    _flights: dict[tuple[int, int, Turns], int] = field(
+        default_factory=dict[tuple[int, int, Turns], int]
+    )
     _rises: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
     _chains: dict[int, tuple[int, Listing]] = field(default_factory=dict[int, tuple[int, Listing]])
     _turning: dict[Source, tuple[int, ListingInTurn]] = field(
@@ -169,7 +180,7 @@ class OpenDivisions:
             if now_s > bound_s:
                 heapreplace(self._whole, (now_s, number, one))
                 continue
-            unit = self._unknown(one.count, one)
+            unit = self._unknown(one.count, one.turns, one)
             if unit is not None:
                 return unit
             if self._is_scheduled(one):
@@ -177,18 +188,42 @@ class OpenDivisions:
             self._schedule_next(min(limit_s, bound_s * (1 + AHEAD)))
         return None
 
-    def _unknown(self, count: int, one: Open | Begun) -> Unit | None:
+    def _unknown(self, count: int, turns: Turns, one: Open | Begun) -> Unit | None:
         """The stage with most devices of which no micro-batch was bounded, if any."""
-        stages = [*zip(one.sizes, pairwise(one.places), strict=True)]
-        rest = [(size, at) for size, at in stages if not self.floors.is_passed(count, size, at)]
-        return (count, *max(rest, key=lambda row: row[0])) if rest else None
+        stages = len(one.sizes) + (one.left if isinstance(one, Begun) else 0)
+        rows = [
+            (count, size, at, self.flight(count, stages - s * (turns == ONE_EACH), turns),
+             turns.chunks)
+            for s, (size, at) in enumerate(zip(one.sizes, pairwise(one.places), strict=True))
+        ]  # fmt: skip
+        rest = [row for row in rows if not self.floors.is_passed(*row)]
+        return max(rest, key=lambda row: row[1], default=None)
 
     def _of_loop(self, source: Source) -> Unit | None:
         """The loop over layers on a group of devices, if its rounds were not bounded."""
-        shares = self.floors.shares
+        shares, turns = self.floors.shares, source.turns
         core = shares.core((0, shares.count - 1))
-        unit = source.count, self.candidates.cluster.num_devices // source.groups, core
+        size = self.candidates.cluster.num_devices // source.groups
+        flight = self.flight(source.count, source.groups * turns.chunks, turns)
+        unit = source.count, size, core, flight, turns.chunks
         return None if len(shares.family(core)) == 1 or self.floors.is_passed(*unit) else unit
+
+    def flight(self, count: int, left: int, turns: Turns) -> int:
+        """Least number of micro-batches in flight on a stage, under any schedule to choose from.
+
+        Args:
+            count: number of micro-batches.
+            left: stages from it to the last; all where they take turns.
+            turns: how stages take turns.
+        """
+        key = count, left, turns
+        if key not in self._flights:
+            if turns == ONE_EACH:
+                rows = [IN_FLIGHT[name](left, count) for name in families(self.schedules)]
+            else:
+                rows = [*flights_in_turn(count, left // turns.chunks, turns)]
+            self._flights[key] = min(rows, default=1)
+        return self._flights[key]
 
     def take(self) -> None:
         """Takes the division that is next out of the queue."""
@@ -229,7 +264,7 @@ class OpenDivisions:
         if one.bound_s > bound_s:
             heapreplace(self._begun, (one.bound_s, number, source, one, now_version))
             return None
-        unit = self._unknown(source.count, one)
+        unit = self._unknown(source.count, source.turns, one)
         if not one.sizes and source.groups:
             unit = self._of_loop(source)
         if unit is not None:
@@ -251,23 +286,25 @@ class OpenDivisions:
         some = [one for k, (bound_s, _, one) in enumerate(near) if k == 0 or bound_s < limit_s]
         self._schedule([one for one in some if not self._is_scheduled(one)])
 
-    def floors_of(self, count: int, size: int) -> Floors:
-        """Lower bounds of all stages of a size."""
-        if (count, size) not in self._known:
-            least = self.floors.least(count, size)
-            self._known[count, size] = Floors(
+    def floors_of(self, count: int, size: int, left: int = 1, turns: Turns = ONE_EACH) -> Floors:
+        """Lower bounds of all stages of a size; arguments as of `flight`."""
+        key = count, size, self.flight(count, left, turns), turns.chunks
+        least, known = self.floors.least(*key), self._known.get(key)
+        if known is None or known[0] is not least:
+            known = self._known[key] = least, Floors(
                 least.forward_s, least.both_s, least.one_s, least.step_s,
                 Tasks(
                     least.begun_s, least.back_s, least.once_s, least.input_s, least.weight_s,
                     least.passes_s, least.sent_s,
                 ),
             )  # fmt: skip
-        return self._known[count, size]
+        return known[1]
 
     def least_of_s(self, one: Open) -> float:
         """Bound of a division from those of its stages, whatever their plans are [s]."""
         stages = [
-            self.floors_of(one.count, size).at(one.run(s)) for s, size in enumerate(one.sizes)
+            self.floors_of(one.count, size, one.left(s), one.turns).at(one.run(s))
+            for s, size in enumerate(one.sizes)
         ]
         return self.with_schedule(one, least_of(one, stages))
 
@@ -294,7 +331,7 @@ class OpenDivisions:
                 tasks = np.zeros((len(Tasks._fields), stages, len(some)))
                 for k, one in enumerate(some):
                     for s, size in enumerate(one.sizes):
-                        each = self.floors_of(count, size).tasks
+                        each = self.floors_of(count, size, one.left(s), turns).tasks
                         tasks[:, s, k] = [seconds[one.run(s)] for seconds in each]
                 into_s = np.array([one.moved_s for one in some]).T / 2
                 bounds = least_of_schedules_s(names, count, turns.chunks, Tasks(*tasks), into_s)
@@ -307,9 +344,9 @@ class OpenDivisions:
         version = self._version(Source(count, 0, ONE_EACH))
         if self._chains.get(count, (-1, None))[0] != version:
             space = self.candidates.space(count, "1f1b")
-            floors = {size: self.floors_of(count, size) for size in space.machine.sizes}
             self._chains[count] = version, Listing(
-                space.machine, count, floors, cache(space.transfer_s), self.stages
+                space.machine, count, partial(self.floors_of, count), cache(space.transfer_s),
+                self.stages,
             )  # fmt: skip
         return self._chains[count][1]
 

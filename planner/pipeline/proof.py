@@ -147,8 +147,10 @@ class Proof:
                 break
         return self.divisions.least_s >= limit_s and self.work() <= self.left
 
-    def _prove_passes(self, count: int, size: int, at: tuple[int, int]) -> None:
-        self.floors.prove_passes(count, size, at)
+    def _prove_passes(
+        self, count: int, size: int, at: tuple[int, int], flight: int, chunks: int
+    ) -> None:
+        self.floors.prove_passes(count, size, at, flight, chunks)
         self.divisions.rose(count, size)
         self.left -= GLIMPSED * self.floors.work(count, size, at)
 
@@ -174,7 +176,7 @@ class Proof:
                 self._prove_passes(*one)
                 continue
             rest = [(size, s) for s, size in enumerate(one.sizes)
-                    if not self.floors.is_proved(one.count, size, one.run(s))]  # fmt: skip
+                    if not self.floors.is_proved(*self._stage(one, s))]  # fmt: skip
             if not rest:
                 break
             self._prove(one, max(rest, key=lambda row: row[0])[1])
@@ -185,6 +187,11 @@ class Proof:
         stages = [self._floor(one, s) for s in range(len(one.sizes))]
         return self.divisions.with_schedule(one, least_of(one, stages))
 
+    def _stage(self, one: Open, s: int) -> tuple[int, int, tuple[int, int], int, int]:
+        """A stage, with the micro-batches in flight that it has at least, and stages in turn."""
+        known = one.flight[s : s + 1] or (self.divisions.flight(one.count, one.left(s), one.turns),)
+        return one.count, one.sizes[s], one.run(s), known[0], one.turns.chunks
+
     def _key(self, one: Open, s: int, kind: str) -> tuple[StageKind, tuple[int, int], int]:
         run = self.floors.shares.alike(one.run(s))[0]
         return StageKind(one.count, one.sizes[s], kind, one.turns.chunks), run, one.flight[s]
@@ -193,23 +200,27 @@ class Proof:
         """Kinds of recomputation that may be best: none alone where it is as good as its bound."""
         price = self.prices.get(self._key(one, s, "none"))
         if price is not None:
-            least_s = float(self.floors.least(one.count, one.sizes[s]).step_s[one.run(s)])
+            count, size, run, *more = self._stage(one, s)
+            least_s = float(self.floors.least(count, size, *more).step_s[run])
             if _step_s(price, "none", one.count) <= least_s * (1 + 2 * NEAR):
                 return ("none",)
         return self.candidates.kinds
 
     def _floor(self, one: Open, s: int) -> Least:
         """Least seconds of a stage, whatever it computes again."""
-        least = self.divisions.floors_of(one.count, one.sizes[s]).at(one.run(s))
-        rows = list[Least]()
+        rows, (count, size, run, *more) = list[Least](), self._stage(one, s)
         for kind in self._kinds(one, s):
             key = self._key(one, s, kind)
             price = self.prices.get(key)
             if price is not None:
                 rows.append(_least_of(price, kind, one.count))
             elif key not in self.prices:
-                again_s = (kind == "stage") * one.count * least.forward_s
-                rows.append(least._replace(step_s=least.step_s + again_s))
+                least, fits = self.floors.of_kind(count, size, kind, *more)
+                if fits[run]:
+                    rows.append(Least(*(float(each[run]) for each in (
+                        least.forward_s, least.forward_s + least.back_s,
+                        least.floor_s + least.once_s, least.step_s,
+                    ))))  # fmt: skip
         if not rows:
             return Least(*(float("inf"),) * 4)
         return Least(*(min(each) for each in zip(*rows, strict=True)))
@@ -218,7 +229,7 @@ class Proof:
         """Solves a stage of which something is not known; False if all is known."""
         order = sorted(range(len(one.sizes)), key=lambda s: -one.flight[s])
         for s in order:
-            if not self.floors.is_proved(one.count, one.sizes[s], one.run(s)):
+            if not self.floors.is_proved(*self._stage(one, s)):
                 self._prove(one, s)
                 return True
         for s in order:
@@ -230,10 +241,14 @@ class Proof:
 
     def _prove(self, one: Open, s: int) -> None:
         self.left -= GLIMPSED * self.floors.work(one.count, one.sizes[s], one.run(s))
-        self.floors.prove(one.count, one.sizes[s], one.run(s))
+        self.floors.prove(*self._stage(one, s))
         self.divisions.rose(one.count, one.sizes[s])
 
     def _plan(self, one: Open, s: int, kind: str) -> None:
+        count, size, run, *more = self._stage(one, s)
+        if not self.floors.of_kind(count, size, kind, *more)[1][run]:
+            self.prices[self._key(one, s, kind)] = None
+            return
         self.left -= self.floors.work(one.count, one.sizes[s], one.run(s))
         planner, places = self.trials.planner, self.floors.shares.places
         kinds = tuple(kind if r == s else "none" for r in range(len(one.sizes)))

@@ -11,7 +11,8 @@ forward pass has the ops that a run's results depend on; before its gradients ar
 run too that they depend on, in the runs of which all gradients lead to values from before the
 stage. A stage also takes at least what the solver proves for it, or for one micro-batch of it, as
 if a device had memory for all of it. Where it takes longer to store a value than to make it twice,
-a stage that computes more takes less: all this is the least over the kinds of recomputation.
+a stage that computes more takes less: all this is the least over the kinds of recomputation with
+which a stage may fit (`unit_bytes.py`).
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ from ..sharding.cost.least_seconds import border_s, least_each_s
 from .cut.opened_loss import cut_of
 from .cut.stage_training_step import StageTrainingStep
 from .divide.run_costs import Shares
+from .kind_floors import Bools, Floats, KindFloors, Run, kind_floors, phases_of, raise_bound
 from .stage_planner import AMPLE, Ask, StagePlanner
 from .stage_units import Unit, all_sent, borders_of, ops_of, unit_of
+from .unit_bytes import UnitBytes, bytes_of
 
-Floats = NDArray[np.float64]
 # Work of tracing an op beside that of solving it, the square of the stage's devices: 0.5 ms, and
 # 0.3 ms on 2 devices (random steps of `benchmarks fuzz --pipelines`); and ops that take as long as
 # what a stage takes whatever it is.
 TRACED, AT_LEAST = 8, 100
-Run = tuple[int, int]
+ROUNDING = 1e-9  # of bytes that plans may have above the limit
 
 
 @dataclass(frozen=True)
@@ -71,24 +73,10 @@ class Least:
     sent_s: Floats
 
 
-@dataclass(frozen=True)
-class _OfKind:
-    """Least seconds of every run under a kind of recomputation, [first place, last place].
-
-    passes_s: forward and backward of one micro-batch; floor_s: the same by its ops alone.
-    sent_s, early_s: the same of what comes before its gradients are sent back.
-    late_s: the rest of the backward pass.
-    once_s: once a step.
-    step_s: all micro-batches, and what is done once a step.
-    """
-
-    passes_s: Floats
-    floor_s: Floats
-    sent_s: Floats
-    early_s: Floats
-    late_s: Floats
-    once_s: Floats
-    step_s: Floats
+_FIELDS = (
+    "forward_s", "back_s", "floor_s", "step_s", "begun_s", "rest_s", "input_s", "weight_s",
+    "once_s", "passes_s", "sent_s",
+)  # fmt: skip
 
 
 @dataclass
@@ -107,9 +95,17 @@ class StageFloors:
     sizes: tuple[int, ...]
     kinds: tuple[str, ...]
     _units: dict[tuple[int, str], Unit] = field(default_factory=dict[tuple[int, str], "Unit"])
-    _least: dict[tuple[int, int], Least] = field(default_factory=dict[tuple[int, int], Least])
-    _kinds: dict[tuple[int, int], dict[str, _OfKind]] = field(
-        default_factory=dict[tuple[int, int], "dict[str, _OfKind]"]
+    _bytes: dict[tuple[int, str, bool], UnitBytes] = field(
+        default_factory=dict[tuple[int, str, bool], UnitBytes]
+    )
+    _least: dict[tuple[int, int], dict[bytes, Least]] = field(
+        default_factory=dict[tuple[int, int], "dict[bytes, Least]"]
+    )
+    _kinds: dict[tuple[int, int], dict[str, KindFloors]] = field(
+        default_factory=dict[tuple[int, int], "dict[str, KindFloors]"]
+    )
+    _fits: dict[tuple[int, int, int, int], dict[str, Bools]] = field(
+        default_factory=dict[tuple[int, int, int, int], "dict[str, Bools]"]
     )
     _ops: dict[int, Floats] = field(default_factory=dict[int, Floats])
     _sent: dict[int, NDArray[np.bool_]] = field(default_factory=dict[int, NDArray[np.bool_]])
@@ -122,8 +118,8 @@ class StageFloors:
     passed: dict[tuple[int, int, str], set[Run]] = field(
         default_factory=dict[tuple[int, int, str], set[Run]]
     )
-    _done: dict[tuple[int, int], dict[Run, bool]] = field(
-        default_factory=dict[tuple[int, int], dict[Run, bool]]
+    _done: dict[tuple[int, int], dict[tuple[Run, int, int], bool]] = field(
+        default_factory=dict[tuple[int, int], dict[tuple[Run, int, int], bool]]
     )
     _alone_s: dict[object, float] = field(default_factory=dict[object, float])
 
@@ -132,32 +128,83 @@ class StageFloors:
         """Runs between neighbouring places that differ."""
         return len({self.shares.alike((k, k + 1))[0] for k in range(self.shares.count - 1)})
 
-    def least(self, count: int, size: int) -> Least:
+    def least(self, count: int, size: int, flight: int = 1, chunks: int = 1) -> Least:
         """Bounds for `count` micro-batches on `size` devices.
+
+        Args:
+            count: number of micro-batches.
+            size: devices of a stage.
+            flight: micro-batches in flight at least.
+            chunks: stages on its devices, which share their memory evenly.
 
         Raises:
             IndivisibleError: if the loss cannot be divided so.
         """
-        if (count, size) not in self._least:
+        rows, fits = self._of_kinds(count, size), self._fitting(count, size, flight, chunks)
+        known = self._least.setdefault((count, size), {})
+        key = b"".join(each.tobytes() for each in fits.values())
+        if key not in known:
+            each = [(rows[kind], fits[kind]) for kind in rows]
+            found = (
+                np.min([np.where(fit, getattr(row, name), np.inf) for row, fit in each], axis=0)
+                for name in _FIELDS
+            )
+            forward, back, micro, step, begun, rest, inward, weight, once, passes, sent = found
+            known[key] = Least(
+                forward, forward + back, micro, micro + once, step, begun, rest, inward, weight,
+                once, passes, sent,
+            )  # fmt: skip
+        return known[key]
+
+    def of_kind(
+        self, count: int, size: int, kind: str, flight: int, chunks: int
+    ) -> tuple[KindFloors, Bools]:
+        """Bounds under a kind of recomputation, and where these fit; arguments as of `least`."""
+        return (
+            self._of_kinds(count, size)[kind], self._fitting(count, size, flight, chunks)[kind],
+        )  # fmt: skip
+
+    def _of_kinds(self, count: int, size: int) -> dict[str, KindFloors]:
+        """Floors of each kind; that of a whole stage is the last."""
+        if (count, size) not in self._kinds:
             self._price(count)
-        return self._least[count, size]
+        rows = self._kinds[count, size]
+        if "stage" not in rows:
+            rows["stage"] = rows["none"].again(count)
+        return rows
+
+    def _fitting(self, count: int, size: int, flight: int, chunks: int) -> dict[str, Bools]:
+        """For each kind, the runs that may fit."""
+        key = count, size, flight, chunks
+        if key not in self._fits:
+            room = self.planner.limit_bytes * (1 + ROUNDING) * size / chunks
+            empty = np.tril(np.ones((self.shares.count, self.shares.count), dtype=np.bool_))
+            self._fits[key] = {
+                kind: (row.needed_bytes(flight) <= room) & ~empty
+                for kind, row in self._of_kinds(count, size).items()
+            }  # fmt: skip
+        return self._fits[key]
+
+    def _rose(self, count: int, size: int) -> None:
+        """Forgets what follows from bounds that have risen."""
+        self._least.pop((count, size), None)
+        self._kinds[count, size].pop("stage", None)
 
     def of_kind_s(self, count: int, size: int, run: Run, kind: str) -> float:
         """Least seconds of a stage under a kind of recomputation, all micro-batches and update."""
-        self.least(count, size)
-        return float(self._kinds[count, size][kind].step_s[run])
+        return float(self._of_kinds(count, size)[kind].step_s[run])
 
-    def prove(self, count: int, size: int, at: Run) -> None:
+    def prove(self, count: int, size: int, at: Run, flight: int = 1, chunks: int = 1) -> None:
         """Bounds a stage without a limit of memory, and raises its bound and that of equal ones.
 
-        That is done under the kind of recomputation with the least bound of those not solved. The
+        That is done under the kind of recomputation with the least bound of those that may fit. The
         bounds of stages that contain it rise too: their other ops take time of their own, but for
-        what they save at its borders.
+        what they save at its borders. Arguments as of `least`, and places of the stage.
         """
-        kind = self._unproved(count, size, at)
+        kind = self._unproved(count, size, at, flight, chunks)
         if kind is None:
             return
-        least, run = self.least(count, size), self.shares.alike(at)[0]
+        run = self.shares.alike(at)[0]
         s, stage, name = self._alone(count, run, kind)
         bound_s = self.planner.least_step_s(stage, name, Ask(s, size, AMPLE))
         bound_s -= self._seen_s(stage, name)
@@ -169,13 +216,14 @@ class StageFloors:
             more_s = floor_s[: i + 1, j:] - floor_s[i, j] - self._border_s(stage, name)
             np.maximum(around, bound_s + more_s, out=around)
             own.step_s[i, j] = max(own.step_s[i, j], bound_s)
-        rows = self._kinds[count, size].values()
-        np.min([row.step_s for row in rows], axis=0, out=least.step_s)
+        self._rose(count, size)
 
-    def prove_passes(self, count: int, size: int, at: Run) -> None:
+    def prove_passes(
+        self, count: int, size: int, at: Run, flight: int = 1, chunks: int = 1
+    ) -> None:
         """Raises the bound of a micro-batch of a stage, and those of stages like it.
 
-        That is done under the kind of recomputation with the least bound of those not solved, of
+        That is done under the kind of recomputation with the least bound of those that may fit, of
         the rounds of its loop over layers, if it has one. With k rounds, the best one takes
 
             T(k)  =  min over plans x of  k b(x) + e(x)
@@ -185,10 +233,10 @@ class StageFloors:
         borders. The backward pass of a loop comes before gradients are sent back, where they are:
         then the bound is one of that, and the rest of it takes time of its own.
         """
-        kind = self._unpassed(count, size, at)
+        kind = self._unpassed(count, size, at, flight, chunks)
         if kind is None:
             return
-        least, core = self.least(count, size), self.shares.core(at)
+        core = self.shares.core(at)
         family = self.shares.family(core)
         most = max(family)
         passed = self.passed.setdefault((count, size, kind), set())
@@ -203,28 +251,38 @@ class StageFloors:
                 passed.add((i, j))
                 if is_sent:
                     rows = [r for r in range(i + 1) if sent[r, i:j].all()]
-                    _raise(own.sent_s, own.early_s, (i, j), rows, bound_s, border_s)
-                late_s = own.late_s[i, j] if is_sent else 0.0
-                _raise(own.passes_s, own.floor_s, (i, j), range(i + 1), bound_s + late_s, border_s)
+                    raise_bound(own.sent_s, own.early_s, (i, j), rows, bound_s, border_s)
+                passes_s = bound_s + (own.late_s[i, j] if is_sent else 0.0)
+                raise_bound(
+                    own.passes_s, own.floor_s, (i, j), range(i + 1), passes_s, border_s
+                )  # fmt: skip
         np.maximum(own.step_s, count * own.passes_s + own.once_s, out=own.step_s)
-        rows = self._kinds[count, size].values()
-        np.min([row.passes_s for row in rows], axis=0, out=least.passes_s)
-        np.min([row.sent_s for row in rows], axis=0, out=least.sent_s)
-        np.min([row.step_s for row in rows], axis=0, out=least.step_s)
+        self._rose(count, size)
 
-    def is_passed(self, count: int, size: int, at: Run) -> bool:
+    def is_passed(self, count: int, size: int, at: Run, flight: int = 1, chunks: int = 1) -> bool:
         """Whether `prove_passes` cannot raise the bound of a stage further."""
-        done = self._done.setdefault((count, size), {})
-        if at not in done:
-            done[at] = self._unpassed(count, size, at) is None
-        return done[at]
+        done, key = self._done.setdefault((count, size), {}), (at, flight, chunks)
+        if key not in done:
+            done[key] = self._unpassed(count, size, at, flight, chunks) is None
+        return done[key]
 
-    def _unpassed(self, count: int, size: int, at: Run) -> str | None:
+    def _unpassed(self, count: int, size: int, at: Run, flight: int, chunks: int) -> str | None:
         """The kind with the least bound of a micro-batch, unless it was solved under it."""
-        self.least(count, size)
-        rows = self._kinds[count, size]
-        kind = min(self.kinds, key=lambda kind: float(rows[kind].passes_s[at]))
-        return None if self.shares.core(at) in self.passed.get((count, size, kind), ()) else kind
+        kind = self._least_kind(count, size, at, flight, chunks, "passes_s")
+        is_passed = self.shares.core(at) in self.passed.get((count, size, kind), ())
+        return None if is_passed or not kind else kind
+
+    def _least_kind(
+        self, count: int, size: int, at: Run, flight: int, chunks: int, name: str
+    ) -> str:
+        """The kind of recomputation by layer with the least bound, of those that may fit.
+
+        Empty if there is none. What computes a whole stage again has the bounds of none.
+        """
+        rows, fits = self._of_kinds(count, size), self._fitting(count, size, flight, chunks)
+        able = [kind for kind in rows if fits[kind][at]]
+        kind = min(able, key=lambda kind: float(getattr(rows[kind], name)[at]), default="")
+        return "none" if kind == "stage" else kind
 
     def _passes_s(
         self, count: int, size: int, run: Run, kind: str, *, is_sent: bool
@@ -235,12 +293,11 @@ class StageFloors:
         bound_s = self.planner.least_passes_s(stage, name, ask, is_sent=is_sent) / count
         return bound_s, self._border_s(stage, name) / count
 
-    def _unproved(self, count: int, size: int, at: Run) -> str | None:
+    def _unproved(self, count: int, size: int, at: Run, flight: int, chunks: int) -> str | None:
         """The kind with the least bound of a stage, unless the stage was solved under it."""
-        self.least(count, size)
-        rows, run = self._kinds[count, size], self.shares.alike(at)[0]
-        kind = min(self.kinds, key=lambda kind: float(rows[kind].step_s[at]))
-        return None if run in self.proved.get((count, size, kind), ()) else kind
+        kind = self._least_kind(count, size, at, flight, chunks, "step_s")
+        is_proved = self.shares.alike(at)[0] in self.proved.get((count, size, kind), ())
+        return None if is_proved or not kind else kind
 
     def _alone(self, count: int, run: Run, kind: str) -> tuple[int, StageTrainingStep, str]:
         """Number, program and digest of a stage, with all before it and all after as others."""
@@ -267,15 +324,15 @@ class StageFloors:
             size: devices of the stage.
             at: places of the stage.
         """
-        self.least(count, size)  # which counts the ops
+        self._of_kinds(count, size)  # which counts the ops
         numbers = [slot.number for slot in self.planner.loss(count).chain.slots]
         loops = [numbers[place] for place in self.shares.places[at[0] : at[1]]]
         ops = dict(zip(loops, self._ops[count][slice(*at)], strict=True))  # rounds of a loop once
         return float(AT_LEAST + sum(ops.values())) * (TRACED + size**2)
 
-    def is_proved(self, count: int, size: int, at: Run) -> bool:
+    def is_proved(self, count: int, size: int, at: Run, flight: int = 1, chunks: int = 1) -> bool:
         """Whether a solve without a limit of memory cannot raise the bound of a stage further."""
-        return self._unproved(count, size, at) is None
+        return self._unproved(count, size, at, flight, chunks) is None
 
     def _seen_s(self, stage: StageTrainingStep, name: str) -> float:
         """Most seconds of the ops that only keep a stage's outputs alive, which no price counts."""
@@ -286,51 +343,29 @@ class StageFloors:
         return sum(facts.flat.ops[i].weight * seconds for i, seconds in found.items())
 
     def _price(self, count: int) -> None:
-        n, whole = self.shares.count, cut_of(self.planner.loss(count), self.shares.places)
+        whole = cut_of(self.planner.loss(count), self.shares.places)
         readers = Counter(use for stage in whole.stages for use in stage.params)
         shared = [any(readers[use] > 1 for use in stage.params) for stage in whole.stages]
-        units = {kind: self._units_of(count, kind) for kind in self.kinds}
-        self._ops[count] = np.array([unit.ops for unit in units["none"]])
-        empty = np.tril(np.ones((n, n), dtype=bool))
-        sent = all_sent(whole, [unit.passes for unit in units["none"]])
+        units = {kind: self._units_of(count, kind, shared) for kind in self.kinds}
+        self._ops[count] = np.array([unit.ops for unit in units["none"][0]])
+        sent = all_sent(whole, [unit.passes for unit in units["none"][0]])
         self._sent[count] = np.asarray(sent, dtype=np.bool_)
         for size in self.sizes:
-            rows = {kind: _phases(each, size, shared) for kind, each in units.items()}
-            kinds = dict[str, _OfKind]()
-            for kind, row in rows.items():
-                floor_s, once_s = _runs(row[:, 2]), _runs(row[:, 3])
-                passes_s = np.where(empty, np.inf, floor_s)
-                early_s = _runs(row[:, 4])
-                early_s[:-1, 1:] += np.cumsum(sent * row[:, 5], axis=1)
-                kinds[kind] = _OfKind(
-                    passes_s, floor_s, np.where(empty, np.inf, early_s), early_s, _runs(row[:, 6]),
-                    once_s, count * passes_s + once_s,
-                )  # fmt: skip
-            each = np.min([*rows.values()], axis=0)
-            forward, micro, once, begun, inward, weight = (
-                _runs(each[:, k]) for k in (0, 2, 3, 4, 5, 6)
-            )
-            rest = inward + weight
-            weight[0] = rest[0]  # the first stage sends no gradients
-            for runs in (forward, micro, once, begun, rest, weight):
-                runs[empty] = np.inf
-            back, inward = np.zeros((n, n)), np.zeros((n, n))
-            back[:-1, 1:] = np.cumsum(sent * each[:, 1], axis=1)
-            inward[:-1, 1:] = np.cumsum(sent * each[:, 5], axis=1)
-            self._kinds[count, size] = kinds
-            step_s = np.min([row.step_s for row in kinds.values()], axis=0)
-            passes_s = np.min([row.passes_s for row in kinds.values()], axis=0)
-            self._least[count, size] = Least(
-                forward, forward + back, micro, micro + once, step_s, begun, rest, inward, weight,
-                once, passes_s, np.min([row.sent_s for row in kinds.values()], axis=0),
-            )  # fmt: skip
+            rows = {kind: phases_of(each, shared, size) for kind, (each, _) in units.items()}
+            least = np.min([*rows.values()], axis=0)
+            self._kinds[count, size] = {
+                kind: kind_floors(each, least, units[kind][1], self._sent[count], count)
+                for kind, each in rows.items()
+            }
 
-    def _units_of(self, count: int, kind: str) -> list[Unit]:
-        """The runs between neighbouring places under a kind of recomputation."""
+    def _units_of(
+        self, count: int, kind: str, shared: Sequence[bool]
+    ) -> tuple[list[Unit], list[UnitBytes]]:
+        """The runs between neighbouring places under a kind of recomputation, and their bytes."""
         loss, places = self.planner.loss(count), self.shares.places
         cut, found = cut_of(loss, places, (kind,) * (len(places) - 1)), list[Unit]()
-        compute = ComputeModel(self.planner.machine)
-        for k in range(len(places) - 1):
+        compute, held = ComputeModel(self.planner.machine), list[UnitBytes]()
+        for k, is_shared in enumerate(shared):
             stage, name = self.planner.told(loss, cut, k, ("between", k, kind))
             if (count, name) not in self._units:
                 facts = self.planner.searched(stage, name).facts
@@ -338,45 +373,9 @@ class StageFloors:
                     stage, facts, compute, count, self.sizes, self._known
                 )  # fmt: skip
             found.append(self._units[count, name])
-        return found
-
-
-def _raise(
-    seconds: Floats, floor_s: Floats, at: Run, rows: Sequence[int], bound_s: float, border_s: float
-) -> None:
-    """Raises the bound of a run, and of those that contain it, by their ops outside of it.
-
-    Args:
-        seconds: bounds of all runs.
-        floor_s: the same by ops alone.
-        at: the run.
-        rows: first places of the runs that contain it.
-        bound_s: its bound [s].
-        border_s: most that ops save at its borders [s].
-    """
-    i, j = at
-    around = np.ix_(rows, range(j, seconds.shape[1]))
-    more_s = floor_s[around] - floor_s[i, j] - border_s
-    seconds[around] = np.maximum(seconds[around], bound_s + more_s)
-    seconds[i, j] = max(seconds[i, j], bound_s)
-
-
-def _phases(units: Sequence[Unit], size: int, shared: Sequence[bool]) -> Floats:
-    """Least seconds of some runs, [run, phase].
-
-    Args:
-        units: the runs.
-        size: devices.
-        shared: whether others read parameters of a run too, so that only its forward pass counts.
-    """
-    rows = [unit.phases[size] for unit in units]
-    return np.array([
-        (row[0], 0.0, row[0], 0.0, row[0], 0.0, 0.0) if is_shared else row
-        for row, is_shared in zip(rows, shared, strict=True)
-    ])  # fmt: skip
-
-
-def _runs(each: Floats) -> Floats:
-    """Sums over all runs of neighbours, [first place, last place]."""
-    sums = np.concatenate(((0.0,), np.cumsum(each)))
-    return np.maximum(sums[None, :] - sums[:, None], 0.0)
+            key = count, name, is_shared
+            if key not in self._bytes:
+                facts = self.planner.searched(stage, name).facts
+                self._bytes[key] = bytes_of(stage, facts, is_shared=is_shared)
+            held.append(self._bytes[key])
+        return found, held

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel import ComputeModel
+from ir import lookup
 from ir.analysis import FlatProgram, Place
 
 from ..sharding.cost.least_seconds import least_inside_s
@@ -18,6 +19,7 @@ from .cut.equations import is_float
 from .cut.forward_backward import nodes_behind, values_after
 from .cut.stage import Staged
 from .cut.stage_training_step import StageTrainingStep
+from .divide.stage_price import PRODUCTS
 
 # Seconds of a run's forward pass, of its input gradient, of all of a micro-batch, and once a step;
 # of its forward program, which may do more than its results need, and of those of both gradients.
@@ -30,12 +32,16 @@ class Unit:
 
     ops: number of its ops.
     phases: devices -> its least seconds.
+    shared: the same where other runs read parameters of it too: their gradients may be summed at
+        once, and the sum be updated there, so that of what its input gradient does not need only
+        products count.
     passes: for each gradient that it sends and each that comes in, whether one depends on the
         other.
     """
 
     ops: int
     phases: dict[int, Phases]
+    shared: dict[int, Phases]
     passes: tuple[tuple[bool, ...], ...]
 
 
@@ -63,8 +69,9 @@ def unit_of(
         {*part.nodes} for part in (parts.forward, parts.input_gradient, parts.weight_gradient)
     ]
     back = nodes_behind(graph, graph.maker, slopes) - forward
+    needed = forward | back
     borders = borders_of(stage, flat)
-    sums = np.zeros((7, len(sizes)))
+    sums, shared = np.zeros((7, len(sizes))), np.zeros((7, len(sizes)))
     least = least_inside_s(facts, compute, sizes, own, borders, known)
     for i, seconds in least.items():
         op = flat.ops[i]
@@ -77,13 +84,21 @@ def unit_of(
         sums[2] += each
         sums[1] += each * (op.place[2] in back)
         sums[0] += each * (op.place[2] in forward)
-        sums[4 + next(k for k in range(3) if op.place[2] in programs[k])] += each
-    found = {
-        size: cast("Phases", tuple(each)) for size, each in zip(sizes, sums.T.tolist(), strict=True)
-    }
+        part = 4 + next(k for k in range(3) if op.place[2] in programs[k])
+        sums[part] += each
+        if op.place[2] in needed or lookup(op.node.op).family in PRODUCTS:
+            shared[[2, part]] += each
+    shared[:2] = sums[:2]
+    found, alone = (
+        {
+            size: cast("Phases", tuple(each))
+            for size, each in zip(sizes, rows.T.tolist(), strict=True)
+        }
+        for rows in (sums, shared)
+    )
     after = [values_after(graph, (v,)) for v in program.args["slopes"]]
     passes = tuple(tuple(o in values for values in after) for o in slopes)
-    return Unit(len(flat.ops), found, passes)
+    return Unit(len(flat.ops), found, alone, passes)
 
 
 def all_sent(cut: Staged, passes: Sequence[tuple[tuple[bool, ...], ...]]) -> NDArray[np.bool_]:

@@ -30,7 +30,7 @@ stage on each group of the places from i on into e stages on k devices follows f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -39,6 +39,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..schedule import ONE_EACH, Turns
 from .critical_paths import Tasks
 from .dynamic_programme import Machine
 
@@ -136,14 +137,15 @@ class Listing:
     """The divisions of one number of micro-batches.
 
     count: number of micro-batches.
-    floors: devices of a sub-mesh -> bounds of its stages.
+    floors: (devices of a stage, stages from it to the last, how they take turns) -> bounds; where
+        they take turns, of all stages as of the first.
     transfer_s: (first device of a stage, its devices) -> seconds of its input and of the gradient
         that it sends back, at each place.
     """
 
     machine: Machine
     count: int
-    floors: Mapping[int, Floors]
+    floors: Callable[[int, int, Turns], Floors]
     transfer_s: Callable[[int, int], Floats]
     stages: Sequence[int]
 
@@ -162,7 +164,7 @@ class Listing:
 
     def longer(self, one: Begun, limit_s: float) -> Iterator[Begun]:
         """Divisions that were begun, with each stage that may come next, below a limit [s]."""
-        for size in self.floors:
+        for size in self.machine.sizes:
             ends = self._ends(one, size)
             if ends is not None:
                 for j in np.flatnonzero(ends[0] < limit_s).tolist():
@@ -186,9 +188,10 @@ class Listing:
         """
         i, first, left = one.places[-1], sum(one.sizes), one.left - 1
         one_way, around = self._tables
-        floors, rest = self.floors[size], self.machine.devices - first - size
+        rest = self.machine.devices - first - size
         if rest < 0 or not self.machine.fits_at(first, size):
             return None
+        floors = self.floors(size, one.left, ONE_EACH)
         moved_s = float(self.transfer_s(first, size)[i])
         entered_s, passed_s = one.before_s + moved_s / 2, one.around_s + moved_s
         after_s, back_s = one_way[left][:, rest], around[left][:, rest]
@@ -204,7 +207,7 @@ class Listing:
     def turn_size(self, groups: int) -> int:
         """Devices of each of some equal groups; 0 if there are no such groups."""
         size = self.machine.devices // groups
-        able = self.machine.devices % groups == 0 and size in self.floors
+        able = self.machine.devices % groups == 0 and size in self.machine.sizes
         return size if able and all(
             self.machine.fits_at(size * g, size) for g in range(groups)
         ) else 0  # fmt: skip
@@ -212,7 +215,7 @@ class Listing:
     @property
     def places(self) -> int:
         """Places between slots, and both ends."""
-        return len(next(iter(self.floors.values())).step_s)
+        return len(self.floors(self.machine.sizes[0], 1, ONE_EACH).step_s)
 
     @cached_property
     def _tables(self) -> tuple[list[Floats], list[Floats]]:
@@ -221,10 +224,11 @@ class Listing:
         none = np.full((n, devices + 1), np.inf)
         none[-1, 0] = 0.0
         one_way, around = [none], [none]
-        for _ in range(max(self.stages, default=0)):
+        for left in range(1, max(self.stages, default=0) + 1):
             ahead, back = np.full_like(none, np.inf), np.full_like(none, np.inf)
             for size, k in self._placed():
-                floors, moved_s = self.floors[size], self.transfer_s(devices - k, size)
+                floors = self.floors(size, left, ONE_EACH)
+                moved_s = self.transfer_s(devices - k, size)
                 after = floors.forward_s + one_way[-1][None, :, k - size]
                 ends = np.maximum(floors.step_s, after).min(axis=1) + moved_s / 2
                 ahead[:, k] = np.minimum(ahead[:, k], ends)
@@ -239,7 +243,7 @@ class Listing:
     def _placed(self) -> Iterator[tuple[int, int]]:
         """Sub-meshes, and devices from each of them to the last."""
         devices = self.machine.devices
-        for size in self.floors:
+        for size in self.machine.sizes:
             for k in range(size, devices + 1):
                 if self.machine.fits_at(devices - k, size):
                     yield size, k

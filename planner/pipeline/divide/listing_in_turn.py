@@ -59,6 +59,11 @@ class ListingInTurn:
         return self.groups * self.turns.chunks
 
     @cached_property
+    def floors(self) -> Floors:
+        """Bounds of the stages."""
+        return self.listing.floors(self.size, self.stages, self.turns)
+
+    @cached_property
     def moved_s(self) -> Floats:
         """Seconds of one transfer into each stage, at each place, [stage, place]."""
         size = self.size
@@ -70,7 +75,7 @@ class ListingInTurn:
     @cached_property
     def paths(self) -> Paths:
         """Critical paths of the schedule."""
-        count, tasks = self.listing.count, self.listing.floors[self.size].tasks
+        count, tasks = self.listing.count, self.floors.tasks
         simulator = in_turn_simulator(count, self.groups, self.turns, updated=True)
         if self.given is None or not self.is_final:
             return paths_of(simulator, tasks, self.moved_s, self.limit_s, self.given)
@@ -96,7 +101,7 @@ class ListingInTurn:
         size, p, count = self.size, self.groups, self.listing.count
         if not size:
             return math.inf
-        floors = self.listing.floors[size]
+        floors = self.floors
         none = np.append(np.full(self.listing.places - 1, np.inf), 0.0)
         one_way, around = none, none
         group = self.turns.group(self.stages)
@@ -139,7 +144,7 @@ class ListingInTurn:
         Groups that have a stage end, on average, no earlier than with their share of what is left.
         """
         s, i = len(one.places) - 1, one.places[-1]
-        floors, count, groups = self.listing.floors[self.size], self.listing.count, self.groups
+        floors, count, groups = self.floors, self.listing.count, self.groups
         g, left, moved_s = self._group[s], max(groups - s - 1, 0), 2 * float(self.moved_s[s, i])
         before_s, around_s = one.before_s + moved_s / 2, one.around_s + moved_s
         both = floors.both_s[i, ends]
@@ -148,8 +153,10 @@ class ListingInTurn:
         after_s = before_s + floors.forward_s[i, ends]
         passed_s = around_s + both if s else floors.one_s[i, ends]
         step_s, both_s = self._rest_s
-        sums_s = sum(one.ahead_s) - one.ahead_s[g] + ahead + left * after_s + step_s[ends]
-        backs_s = sum(one.back_s[1:]) + left * passed_s + count * both_s[ends]
+        sums_s = sum(one.ahead_s) - one.ahead_s[g] + ahead + step_s[ends]
+        backs_s = sum(one.back_s[1:]) + count * both_s[ends]
+        if left:  # what does not fit is infinite
+            sums_s, backs_s = sums_s + left * after_s, backs_s + left * passed_s
         backs_s = backs_s + (one.ahead_s[0] - one.back_s[g] + back if g else ahead)
         bounds = np.maximum(np.maximum(sums_s, backs_s) / groups, np.maximum(ahead, back))
         along_s, paths_s = self.paths.ends_s(s, i, ends, one.paths_s)
@@ -176,8 +183,7 @@ class ListingInTurn:
 
             S(i) = min over j > i of  T(i, j) + S(j)
         """
-        floors: Floors = self.listing.floors[self.size]
-        return least_sums_s(floors.step_s), least_sums_s(floors.both_s)
+        return least_sums_s(self.floors.step_s), least_sums_s(self.floors.both_s)
 
 
 def least_sums_s(seconds: Floats) -> Floats:

@@ -128,7 +128,7 @@ def least_inside_s(
         known: seconds of equal ops for these sizes, of earlier calls.
     """
     found: dict[int, tuple[float, ...]] = {}
-    outer = _outer(facts, borders)
+    outer = outer_kernels(facts, borders)
     for i in ops:
         if facts.is_made(facts.flat.ops[i]):
             inner = replace(_inside(facts, i, compute, borders, outer), moved=())
@@ -154,7 +154,7 @@ def border_s(
         borders: as of `least_inside_s`.
         known: seconds of equal ops on one device, of earlier calls.
     """
-    outer, found = _outer(facts, borders), 0.0
+    outer, found = outer_kernels(facts, borders), 0.0
     for i in ops:
         op = facts.flat.ops[i]
         if facts.is_made(op) and not outer.isdisjoint(facts.traffic.kernels[i]):
@@ -172,7 +172,7 @@ def _known_s(work: OpWork, compute: ComputeModel, known: dict[object, float]) ->
     return known[key]
 
 
-def _outer(facts: Facts, borders: Set[int]) -> set[int]:
+def outer_kernels(facts: Facts, borders: Set[int]) -> set[int]:
     """Fusions that read or make values on the border."""
     return {
         kernel for i, op in enumerate(facts.flat.ops) for kernel in facts.traffic.kernels[i]
@@ -183,7 +183,7 @@ def _outer(facts: Facts, borders: Set[int]) -> set[int]:
 def _inside(
     facts: Facts, i: int, compute: ComputeModel, borders: Set[int], outer: Set[int]
 ) -> OpWork:
-    """An op as a part of a larger program; arguments as of `least_inside_s` and `_outer`.
+    """An op as a part of a larger program; arguments as of `least_inside_s` and `outer_kernels`.
 
     Fusions that may be larger there take at least what these ops move; their arithmetic may hide.
     """

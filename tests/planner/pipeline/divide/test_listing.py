@@ -48,13 +48,14 @@ def listing_of(work: list[float], stages: tuple[int, ...]) -> Listing:
     def transfer_s(first: int, size: int) -> np.ndarray:
         return EDGE / size if first % 4 == 0 else 0.0 * EDGE
 
-    return Listing(Machine(8, 4, SIZES), 4, floors, transfer_s, stages)
+    return Listing(Machine(8, 4, SIZES), 4, lambda d, _left, _turns: floors[d], transfer_s, stages)
 
 
 def bound_s(listing: Listing, parts: Parts, turns: Turns = ONE_EACH) -> float:
     places, sizes = parts
     stages = [
-        listing.floors[d].at(at) for d, at in zip(sizes, itertools.pairwise(places), strict=True)
+        listing.floors(d, 1, turns).at(at)
+        for d, at in zip(sizes, itertools.pairwise(places), strict=True)
     ]
     group = turns.group(len(sizes))
     firsts = [sum(sizes[:g]) for g in crossed(group)]
