@@ -14,6 +14,7 @@ from typing import Any, Final, final
 
 import jax
 import jax.numpy as jnp
+from jax.core import eval_jaxpr
 
 from .errors import TraceError
 from .jax_versions import KNOWN, known
@@ -197,6 +198,19 @@ def is_jaxpr(value: Any) -> bool:
 def opened(body: Any) -> tuple[Any, Sequence[Any]]:
     """A jaxpr, and the values of its `constvars`."""
     return (body.jaxpr, body.consts) if hasattr(body, "consts") else (body, ())
+
+
+def evaluated(jaxpr: Any, consts: Sequence[Any], *operands: Array) -> list[Array]:
+    """Results of a jaxpr under the mesh that is set now, not the one under which it was traced.
+
+    Args:
+        jaxpr: an open jaxpr without calls, such as what a scatter does with two numbers.
+        consts: values of its `constvars`.
+        operands: of it.
+    """
+    (now,) = jax.make_jaxpr(lambda x: x + x)(0.0).eqns
+    here = jaxpr.replace(eqns=[eqn.replace(ctx=now.ctx) for eqn in jaxpr.eqns])
+    return eval_jaxpr(here, consts, *operands)
 
 
 def equations(body: Any) -> Sequence[Any]:

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import eval_jaxpr
 
 from ir.evaluate import PLACEMENT, bind
+from ir.jax_internals import evaluated
 from ir.trace import Binding
 
 Array = Any
@@ -116,7 +116,7 @@ def _combined(params: Params, there: Array, updates: Array) -> Array:
         return updates
 
     def one(old: Array, new: Array) -> Array:
-        (found,) = eval_jaxpr(params["update_jaxpr"], params["update_consts"], old, new)
+        (found,) = evaluated(params["update_jaxpr"], params["update_consts"], old, new)
         return found
 
     return jax.vmap(one)(there.ravel(), updates.ravel()).reshape(updates.shape)

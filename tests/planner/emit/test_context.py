@@ -46,6 +46,23 @@ def test_within_a_mesh_of_the_caller(emission: str, axes: tuple[tuple[str, int],
         np.testing.assert_allclose(result, np.tanh(X @ X).sum(0), rtol=1e-5)
 
 
+def added_up(x, places):
+    """A scatter, which holds what it does with two numbers as a program of its own."""
+    return jnp.zeros((5, 8)).at[places].add(x), x.at[:, :4].multiply(2.0)
+
+
+@pytest.mark.parametrize("emission", EMISSIONS)
+def test_a_scatter_within_a_mesh_of_the_caller(emission: str) -> None:
+    places = np.arange(8) % 5
+    with jax.set_mesh(mesh_of(WHOLE)):
+        found = plan(
+            added_up, X, places, cluster="8xhost", mesh=(8,), baselines=False, emission=emission
+        )
+        results = found.compile()(X, places)
+    for mine, result in zip(jax.jit(added_up)(X, places), results, strict=True):
+        np.testing.assert_allclose(result, mine, rtol=1e-6)
+
+
 @without_proof()
 def test_a_pipeline_within_a_mesh_of_the_caller() -> None:
     def loss(params, batch):
