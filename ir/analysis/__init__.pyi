@@ -20,6 +20,7 @@ from .flat_program import is_float as is_float
 from .flat_program import operand_types as operand_types
 from .flatten import flatten as flatten
 from .host_values import host_values as host_values
+from .host_values import offloads as offloads
 from .union_find import find as find
 from .value_uses import accumulators as accumulators
 from .value_uses import any_partial as any_partial

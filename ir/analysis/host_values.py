@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from ..graph import Graph
 from ..placements import FROM_HOST, TO_HOST
 from .flat_program import FlatProgram
+
+
+def offloads(graph: Graph) -> bool:
+    """Whether a program sends values to the memory of the host."""
+    return any(node.op == TO_HOST or any(map(offloads, node.bodies)) for node in graph.nodes)
 
 
 def host_values(flat: FlatProgram) -> frozenset[int]:

@@ -1,7 +1,8 @@
-"""What the stages of a pipeline compute again, chosen value by value as in one program.
+"""What the stages of a pipeline keep, compute again or send to the host, chosen value by value.
 
 A stage's micro-batch, forward and backward pass, is a program: the choices of one program (minimum
-cuts, and choices with a name) are made in it, and those of the least work that fit are planned. The
+cuts, and choices with a name) are made in it, and those of the least work that fit are planned.
+Where memory binds, so are choices that have stacks of its loops wait in the memory of the host. The
 stage keeps its kind of recomputation, one for all of its layers, where no choice is faster.
 
 Prices do not know that XLA makes light values of one body again on its own, in the kernels that
@@ -11,9 +12,10 @@ read them; what a choice saves by not keeping such values is predicted too high.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import accumulate, islice
+from typing import Generic, TypeVar
 
 from ir import IRError, check, digest
 from ir.trace import Traced
@@ -21,10 +23,12 @@ from ir.trace import Traced
 from ..sharding.plan_traced import program_for
 from ..sharding.planned_program import PlannedProgram
 from ..sharding.recompute.choices import choices
+from ..sharding.recompute.choose import SPARE
 from ..sharding.recompute.frontier import SecondsOf, work_s
-from ..sharding.recompute.node_seconds import node_seconds
+from ..sharding.recompute.node_seconds import host_copy_seconds, node_seconds
 from ..sharding.recompute.saved import layers_of
-from ..sharding.recompute.variants import Rows, kept_by, variant_of
+from ..sharding.recompute.variants import kept_by, variant_of, with_values_on_host
+from ..sharding.search.asked import may_offload
 from .bound_stages import BoundStages
 from .cut.opened_loss import cut_of
 from .cut.replaced import late_inputs, traced_joint, with_program
@@ -33,24 +37,26 @@ from .cut.stage_training_step import StageTrainingStep, training_step_of
 from .divide.simulated import ranked
 from .divide.stage_price import StagePrice
 from .stage_edits import StageEdits
+from .stage_hosts import Hosted, HostRoom, Work, hosted_ways
 from .stage_planner import StageFound
 from .trials import PlannedPipeline, Trials
 
 CHOSEN = "chosen"  # the kind of recomputation of a stage with a choice
 MOST_PLANS = 3  # of choices of a stage; not measured
 Named = tuple[StageTrainingStep, str]  # with the digest of its program
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Choice:
     """A choice in a stage.
 
-    rows: what is computed again.
+    edits: what is computed again, and what of the rest waits on the host.
     is_written: whether that is the stage as the program is written.
     stage: the stage with it, and the digest of its program.
     """
 
-    rows: Rows
+    edits: StageEdits
     is_written: bool
     stage: Named
 
@@ -64,34 +70,46 @@ class Better:
 
 
 @dataclass
-class _Ordered:
-    """Choices of a stage, made as training steps as far as they are read.
+class _Read(Generic[T]):
+    """What an iterator gives, kept as far as it was read."""
 
-    rest: those that were not read yet.
-    """
+    rest: Iterator[T]
+    made: list[T] = field(default_factory=list[T])
 
-    rest: Iterator[Choice]
-    made: list[Choice] = field(default_factory=list[Choice])
-
-    def __iter__(self) -> Iterator[Choice]:
+    def __iter__(self) -> Iterator[T]:
         yield from self.made
         for one in self.rest:
             self.made.append(one)
             yield one
 
 
+@dataclass(frozen=True)
+class _Choices:
+    """The choices of a stage that keeps everything, on some devices.
+
+    works: what is computed again, the least work first.
+    kept: the same as training steps, with the rest on the devices.
+    """
+
+    works: Sequence[Work]
+    kept: _Read[Choice]
+
+
 @dataclass
 class StageChoices:
     """Looks for choices in the stages of a pipeline.
 
-    choices: of a stage that keeps everything, by its name and devices, those of the least work
-        first.
+    choices: of a stage that keeps everything, by its name and devices.
+    hosted: the ways of each to have values on the host that were made, by the same.
     """
 
     trials: Trials
     pipeline: PlannedPipeline
-    choices: dict[tuple[str, int], _Ordered] = field(
-        default_factory=dict[tuple[str, int], "_Ordered"]
+    choices: dict[tuple[str, int], _Choices] = field(
+        default_factory=dict[tuple[str, int], "_Choices"]
+    )
+    hosted: dict[tuple[str, int], list[Hosted]] = field(
+        default_factory=dict[tuple[str, int], "list[Hosted]"]
     )
 
     def __post_init__(self) -> None:
@@ -99,6 +117,9 @@ class StageChoices:
         self.loss, self.shape = self.pipeline.bound.loss, ranked.shape
         self.kept = cut_of(self.loss, self.shape.cuts)
         self.chosen = replace(self.shape, recompute=(CHOSEN,) * len(self.shape.sizes))
+        self.room_bytes = self.planner.limit_bytes / self.shape.turns.chunks
+        self.host = HostRoom(self.planner.machine)
+        self.offloads = may_offload(self.planner.options, self.planner.machine)
 
     def run(self) -> PlannedPipeline:
         """The pipeline with each stage's fastest choice; unchanged if its step is no shorter."""
@@ -112,60 +133,138 @@ class StageChoices:
             if key not in known:
                 known[key] = self._better(s, first)
             better = known[key]
+            if better is not None and not self._on_hosts(s, better.found[1]):
+                better = self._kept(s, first)
             if better is not None:
+                self.host.take(self._devices(s), self._host_bytes(s, better.found[1]))
                 found[s] = better if first is own else self._moved(better, own)
         return self._with(found) if found else before
+
+    def _devices(self, s: int) -> range:
+        """Devices of a stage."""
+        starts = (0, *accumulate(self.shape.groups))
+        first = starts[self.shape.group[s]]
+        return range(first, first + self.shape.sizes[s])
+
+    def _host_bytes(self, s: int, price: StagePrice) -> float:
+        """Memory of the host that each device of a stage takes."""
+        return self.pipeline.flight[s] * price.host_bytes
+
+    def _on_hosts(self, s: int, price: StagePrice) -> bool:
+        """Whether the hosts of a stage have room for what it sends there."""
+        nbytes = self._host_bytes(s, price)
+        return not nbytes or self.host.fits(self._devices(s), nbytes)
 
     def _better(self, s: int, stage: Named) -> Better | None:
         """The fastest choice of a stage of those planned; of equal ones that of the least memory.
 
         None if none is faster than the stage is.
         """
+        best = self._kept(s, stage)
+        if not self.offloads or not self._is_short(s, stage, best):
+            return best
+        self.planner.say("what stages send to the host")
+        others = (self._with_hosted(stage, way) for way in self._ways(s, stage))
+        return self._fastest(s, (one for one in others if one is not None), best)
+
+    def _kept(self, s: int, stage: Named) -> Better | None:
+        """The same of the choices that keep everything else on the devices."""
+        kind, known = self.shape.recompute[s], self._of(s, stage)
+        return self._fastest(s, (c for c in known.kept if kind != "none" or not c.is_written), None)
+
+    def _of(self, s: int, stage: Named) -> _Choices:
         key = stage[1], self.shape.sizes[s]
         if key not in self.choices:
             self.planner.say("what stages compute again")
-            self.choices[key] = _Ordered(self._choices(stage[0], key[1]))
+            works = self._works(stage[0], key[1])
+            self.choices[key] = _Choices(works, _Read(self._choices(stage[0], works)))
+        return self.choices[key]
+
+    def _fastest(self, s: int, some: Iterable[Choice], best: Better | None) -> Better | None:
+        """The fastest of the first choices that is faster than the best so far."""
         flight = self.pipeline.flight[s]
-        kind, best = self.shape.recompute[s], None
-        price = self.pipeline.prices[s]
-        least, again_s = (self._seconds(price, kind), 0.0), price.paced_s(kind) - price.microbatch_s
+        kind, price, plan = self.shape.recompute[s], self.pipeline.prices[s], self.pipeline.plans[s]
+        if best is not None:
+            kind, (plan, price) = CHOSEN, best.found
         # a step hides what its shares by phase do not
-        below_s = self.pipeline.plans[s].step_s + self.shape.microbatches * again_s
-        room = self.planner.limit_bytes / self.shape.turns.chunks
-        others = (one for one in self.choices[key] if kind != "none" or not one.is_written)
-        for choice in islice(others, MOST_PLANS):
+        again_s = price.paced_s(kind) - price.microbatch_s
+        below_s = plan.step_s + self.shape.microbatches * again_s
+        least = self._seconds(price, kind), 0.0
+        if best is not None:
+            least = least[0], price.needed_bytes(CHOSEN, flight)
+        for choice in islice(some, MOST_PLANS):
             answer = self.planner.planned_below(choice.stage[0], self.chosen, s, flight, below_s)
-            if answer is None:
+            if answer is None or not self._on_hosts(s, answer[1]):
                 continue
             rank = self._seconds(answer[1]), answer[1].needed_bytes(CHOSEN, flight)
-            if rank < least and rank[1] <= room:
+            if rank < least and rank[1] <= self.room_bytes:
                 best, least = Better(choice, answer), rank
         return best
+
+    def _is_short(self, s: int, stage: Named, best: Better | None) -> bool:
+        """Whether a limit of memory may make a stage slower than one that computes nothing again.
+
+        It does not where the choice of the least work leaves memory free.
+        """
+        kind, price, known = self.shape.recompute[s], self.pipeline.prices[s], self._of(s, stage)
+        if not known.works:
+            return False
+        rows = known.works[0].variant.rows
+        least = kind == "none"
+        if best is not None:
+            kind, price, least = CHOSEN, best.found[1], best.choice.edits.recomputed == rows
+        return not least or (
+            price.needed_bytes(kind, self.pipeline.flight[s]) > SPARE * self.room_bytes
+        )
+
+    def _ways(self, s: int, stage: Named) -> Iterator[Hosted]:
+        """Ways to have values on the host that may fit, those of the least seconds first."""
+        step, size = stage[0], self.shape.sizes[s]
+        if (stage[1], size) not in self.hosted:
+            copy_s = host_copy_seconds(self.planner.machine.subset(size))
+            self.hosted[stage[1], size] = hosted_ways(self._of(s, stage).works, copy_s)
+        types = step.traced.graph.types
+        held = sum(types[v].nbytes for v in (*step.params, *step.states))
+        for way in self.hosted[stage[1], size]:
+            least_bytes = (held + self.pipeline.flight[s] * way.kept_bytes) / size
+            if least_bytes <= self.room_bytes:
+                yield way
+
+    def _with_hosted(self, stage: Named, way: Hosted) -> Choice | None:
+        variant = with_values_on_host(way.work.variant, way.keys)
+        edits = StageEdits(variant.rows or (), variant.hosted)
+        return self._made(stage[0].joint, variant.traced, edits)
 
     def _seconds(self, price: StagePrice, kind: str = CHOSEN) -> float:
         """Seconds of a micro-batch, with its share of what a step has once."""
         return price.paced_s(kind) + price.once_s / self.shape.microbatches
 
-    def _choices(self, stage: StageTrainingStep, size: int) -> Iterator[Choice]:
+    def _works(self, stage: StageTrainingStep, size: int) -> list[Work]:
         """The choices of a stage that make distinct programs, those of the least work first."""
         traced = traced_joint(stage.joint)
         late = late_inputs(stage.joint, traced)
         kept = kept_by(traced, late)
         layers = layers_of(kept.program, late)
         if not any(node.read for layer in layers for node in layer.nodes):
-            return
-        seen, found = set[str](), list[tuple[float, int, Traced, Rows]]()
-        written = digest(traced.graph)
+            return []
+        seen, found = set[str](), list[tuple[float, int, Work]]()
         for n, values in enumerate(choices(layers, self._seconds_of(kept, size))):
             variant = variant_of(kept, values, late)
             key = digest(variant.traced.graph)
             if key not in seen:
                 seen.add(key)
-                work = work_s(variant.traced, self._seconds_of(variant.traced, size))
-                found.append((work, n, variant.traced, variant.rows or ()))
-        for _, _, again, rows in sorted(found, key=lambda one: one[:2]):
+                seconds = self._seconds_of(variant.traced, size)
+                work = Work(variant, seconds, work_s(variant.traced, seconds))
+                found.append((work.work_s, n, work))
+        return [work for _, _, work in sorted(found, key=lambda one: one[:2])]
+
+    def _choices(self, stage: StageTrainingStep, works: Sequence[Work]) -> Iterator[Choice]:
+        """The same as training steps."""
+        written = digest(traced_joint(stage.joint).graph) if works else ""
+        for work in works:
+            again, edits = work.variant.traced, StageEdits(work.variant.rows or ())
             is_written = digest(again.graph) == written
-            made = self._made(stage.joint, again, rows, is_written=is_written)
+            made = self._made(stage.joint, again, edits, is_written=is_written)
             if made is not None:
                 yield made
 
@@ -175,7 +274,7 @@ class StageChoices:
         return node_seconds(program_for(traced, options, machine).facts, machine)
 
     def _made(
-        self, joint: Joint, traced: Traced, rows: Rows, *, is_written: bool = False
+        self, joint: Joint, traced: Traced, edits: StageEdits, *, is_written: bool = False
     ) -> Choice | None:
         """A choice as a training step; None if it cannot be one."""
         try:
@@ -184,12 +283,12 @@ class StageChoices:
             step = training_step_of(made, self.loss.microbatches, self.planner.training.optimizer)
         except IRError:
             return None
-        return Choice(rows, is_written, (step, digest(step.traced.graph)))
+        return Choice(edits, is_written, (step, digest(step.traced.graph)))
 
     def _moved(self, better: Better, own: Named) -> Better:
         """What is chosen in a stage, in another that is alike."""
-        joint, rows = own[0].joint, better.choice.rows
-        choice = self._made(joint, StageEdits(rows).applied(joint, "a stage"), rows)
+        joint, edits = own[0].joint, better.choice.edits
+        choice = self._made(joint, edits.applied(joint, "a stage"), edits)
         assert choice is not None
         plan, price = better.found
         return Better(choice, (self.planner.alike.planned(plan, choice.stage), price))
@@ -198,9 +297,7 @@ class StageChoices:
         """The pipeline with choices, by stage; unchanged if its step is no shorter."""
         before, count = self.pipeline, range(len(self.shape.sizes))
         kinds = tuple(CHOSEN if s in found else self.shape.recompute[s] for s in count)
-        edits = tuple(
-            StageEdits(found[s].choice.rows) if s in found else StageEdits() for s in count
-        )
+        edits = tuple(found[s].choice.edits if s in found else StageEdits() for s in count)
         plans, prices = [*before.plans], [*before.prices]
         noted: dict[int, PlannedProgram] = {}
         for s, better in found.items():
@@ -216,7 +313,7 @@ class StageChoices:
 
 
 def with_choices(best: PlannedPipeline, trials: Trials) -> PlannedPipeline:
-    """The pipeline with a choice of what each of its stages computes again, where that is faster.
+    """The pipeline with a choice of what each of its stages keeps, where that is faster.
 
     Args:
         best: the pipeline.

@@ -11,7 +11,7 @@ from ir.trace import Traced
 from ..files.program_plan import OrderedRow, PaddedRow, ProgramPlan, RecomputedRow
 from ..sharding.ordering.rows import as_ordered
 from ..sharding.padding.rows import as_padded
-from ..sharding.recompute.variants import applied, kept_by
+from ..sharding.recompute.variants import with_choice
 from ..sharding.sorted_rows.rows import as_blocked
 from .cut.replaced import late_inputs, traced_joint
 from .cut.stage_gradient import Joint
@@ -23,9 +23,11 @@ class StageEdits:
 
     recomputed: what its backward pass computes again of all that it reads; None if that is as its
         kind of recomputation says.
+    hosted: what of the rest waits in the memory of the host.
     """
 
     recomputed: tuple[RecomputedRow, ...] | None = None
+    hosted: tuple[RecomputedRow, ...] = ()
     padded: tuple[PaddedRow, ...] = ()
     sorted_blocks: int = 0
     ordered: tuple[OrderedRow, ...] = ()
@@ -34,7 +36,11 @@ class StageEdits:
     def of(program: ProgramPlan) -> StageEdits:
         """The edits of a stage's plan."""
         return StageEdits(
-            program.recomputed, program.padded, program.sorted_blocks, program.ordered
+            program.recomputed,
+            program.hosted,
+            program.padded,
+            program.sorted_blocks,
+            program.ordered,
         )
 
     def __bool__(self) -> bool:
@@ -48,8 +54,7 @@ class StageEdits:
         """
         traced = traced_joint(joint)
         if self.recomputed is not None:
-            late = late_inputs(joint, traced)
-            traced = applied(kept_by(traced, late), self.recomputed, late)
+            traced = with_choice(traced, self.recomputed, self.hosted, late_inputs(joint, traced))
         traced = as_padded(traced, self.padded, where)
         return as_ordered(as_blocked(traced, self.sorted_blocks, where), self.ordered, where)
 
@@ -58,6 +63,7 @@ class StageEdits:
         return structs.replace(
             program,
             recomputed=self.recomputed,
+            hosted=self.hosted,
             padded=self.padded,
             sorted_blocks=self.sorted_blocks,
             ordered=self.ordered,

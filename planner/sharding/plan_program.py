@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
 
 from costmodel import Cluster, CollectiveModel, ComputeModel
-from ir import TO_HOST, IRError, TraceError, check, digest
+from ir import IRError, TraceError, check, digest
 from ir.trace import Traced, trace
 from substitutions import draft_of
 
@@ -33,6 +32,7 @@ from .planned_program import PlannedProgram
 from .problem.records import Menus
 from .recompute.choose import Chosen, choose
 from .recompute.host_states import State, Waiting, parameters_of, states_of, within_hosts
+from .recompute.node_seconds import host_copy_seconds
 from .recompute.variants import as_planned
 from .rewrite.estimate import Estimator
 from .rewrite.joint_extraction import searched
@@ -94,7 +94,7 @@ def plan_one(
         chosen = choose(
             traced, request, plans.search, plans.seconds_of,
             lambda found: plans.rough(found.outcome.best), cutoff_s,
-            _copy_s(machine) if may_offload(options, machine) else None,
+            host_copy_seconds(machine) if may_offload(options, machine) else None,
             early=plans if options.baseline is None else None,
             states=moved if waiting else None,
             always=len({*states}.intersection(moved)) if more else 0,
@@ -162,12 +162,6 @@ def _traced(one: One, request: Request) -> Traced:
             where="plan", remedy="pass the arguments after the function: plan(fn, *args, ...)",
         )  # fmt: skip
     return traced
-
-
-def _copy_s(machine: Cluster) -> Callable[[float], float]:
-    """Seconds of copying an amount, spread over all devices, to their hosts [byte]."""
-    compute = ComputeModel(machine)
-    return lambda nbytes: float(compute.host_copy_s(TO_HOST, nbytes / machine.num_devices))
 
 
 def _as_chosen(plan: PlannedProgram, chosen: Chosen[Searched]) -> PlannedProgram:

@@ -13,15 +13,15 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ir import Literal, LoweredPlan, Sharding, TensorType, replicated
-from ir.analysis import Decisions, ValueKey, flatten
+from ir import Literal, LoweredPlan, Operand, Sharding, TensorType, replicated
+from ir.analysis import Decisions, ValueKey, flatten, host_values
 from ir.evaluate import plain_program
 
 from ...common.compiler_options import options_on
 from ...pipeline.cut.forward_backward import Part
 from ...pipeline.cut.solved_stage import Solved, finished
 from ...sharding.lower import lower_decisions
-from ..jit import build_mesh
+from ..jit import HOST_MEMORY, build_mesh, check_memories
 from ..local import local_program
 from ..local_op import partition_spec
 from .transfer import Devices, tiled, whole
@@ -151,7 +151,17 @@ class Planned:
         outs = [finished(self._of(part, k)) for k in range(plain)]
         # sums come out in the order in which they go in
         outs += [self._known(v) for v in (sorted(sums) if added else ())]
-        local = local_program(part.program, lowered_part(part, self.solved, ins, outs))
+        lowered = lowered_part(part, self.solved, ins, outs)
+        local, away = local_program(part.program, lowered), host_values(lowered.flat)
+        if away.intersection((*lowered.flat.inputs, *lowered.flat.outputs)):
+            check_memories(self.mesh)
+
+        def placed(states: Sequence[Sharding], values: Sequence[Operand]) -> Any:
+            return tuple(
+                NamedSharding(self.mesh, _spec(s), memory_kind=HOST_MEMORY if v in away else None)
+                for s, v in zip(states, values, strict=True)
+            )
+
         waits_in, waits_out = [_axes(s) for s in ins], [_axes(s) for s in outs]
 
         def shards(*arrays: Array) -> tuple[Array, ...]:
@@ -169,8 +179,8 @@ class Planned:
         return jax.jit(
             _named(lambda *arrays: mapped(*consts, *arrays), name),
             donate_argnums=donated,
-            in_shardings=tuple(NamedSharding(self.mesh, _spec(s)) for s in ins[heads:]),
-            out_shardings=tuple(NamedSharding(self.mesh, _spec(s)) for s in outs),
+            in_shardings=placed(ins, lowered.flat.inputs)[heads:],
+            out_shardings=placed(outs, lowered.flat.outputs),
             compiler_options=options_on(self.mesh.devices.flat[0].platform, self.gpu_options),
         )
 

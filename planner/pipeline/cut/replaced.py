@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ir import IRError
+from ir.analysis import offloads
 from ir.evaluate import plain_program
 from ir.ordered_attention import traced_again
 from ir.trace import Traced, trace
@@ -17,7 +18,7 @@ from .stage_gradient import Joint
 
 def traced_joint(joint: Joint) -> Traced:
     """Traces one micro-batch of a stage: results, outgoing gradients, accumulated gradients."""
-    return trace(joint.run, *joint.structs.values())
+    return trace(joint.run, *joint.structs.values(), offload=joint.offload)
 
 
 def late_inputs(joint: Joint, traced: Traced) -> range:
@@ -56,4 +57,4 @@ def with_program(joint: Joint, after: Traced) -> Joint:
         a, b = gives, gives + sends
         return list(found[:a]), list(found[a:b]), list(found[b:])
 
-    return replace(joint, run=run)
+    return replace(joint, run=run, offload=offloads(graph))

@@ -59,6 +59,8 @@ class Joint:
     """A stage with its gradients as a function of arrays.
 
     run(params, batch, takes, slopes, sums) -> (gives, sent, sums).
+    offload: whether it sends values to the host that wait there for its backward pass; copies that
+        the loss itself asks for are not followed.
     """
 
     stage: Stage
@@ -68,6 +70,7 @@ class Joint:
     outgoing: tuple[Slope, ...]
     structs: dict[str, list[jax.ShapeDtypeStruct]]
     gives: list[jax.ShapeDtypeStruct]
+    offload: bool = False
 
 
 def joint_of(program: Equations, cut: Staged, number: int) -> Joint:
@@ -130,7 +133,7 @@ def joint_of(program: Equations, cut: Staged, number: int) -> Joint:
 
 def stage_program(joint: Joint) -> StageProgram:
     """Traces a stage with its gradients."""
-    traced = trace(joint.run, *joint.structs.values())
+    traced = trace(joint.run, *joint.structs.values(), offload=joint.offload)
     at = len(traced.program.consts)
     args: dict[str, tuple[int, ...]] = {}
     for name, values in joint.structs.items():

@@ -94,7 +94,7 @@ def training_step_of(joint: Joint, count: int, optimizer: Any) -> StageTrainingS
 
     traced = trace(
         stage_step, given["params"], state, given["batch"], given["takes"], given["slopes"],
-        donate_argnums=(0, 1), roles=ROLES,
+        donate_argnums=(0, 1), roles=ROLES, offload=joint.offload,
     )  # fmt: skip
     heads, own = len(traced.program.consts), len(given["params"])
     states = len(jax.tree.leaves(state))

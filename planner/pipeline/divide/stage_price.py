@@ -33,6 +33,7 @@ class StagePrice:
     forward, back: how the seconds of the two passes accumulate along the program, without `sums_s`.
     activation_bytes: memory of each further micro-batch in flight.
     boundary_bytes: the same if the whole stage is recomputed.
+    host_bytes: memory of the host that each micro-batch in flight takes.
     """
 
     forward_s: float
@@ -47,6 +48,7 @@ class StagePrice:
     sums_s: float = 0.0
     forward: Passing = NO_PASSING
     back: Passing = NO_PASSING
+    host_bytes: float = 0.0
 
     @property
     def microbatch_s(self) -> float:
@@ -127,9 +129,10 @@ def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StageP
         phase = names[at] if moved.weight >= count or count == 1 else "once"
         totals[phase] += seconds
         each[at] += seconds * (phase != "once")
+    away = best.builder.facts.on_host
+    here = [v for v in phases.saved if flat.names.get((inside, v)) not in away]
     saved, takes, static = (
-        _bytes(values, body.types, plan, inside)
-        for values in (phases.saved, phases.takes, phases.sums)
+        _bytes(values, body.types, plan, inside) for values in (here, phases.takes, phases.sums)
     )
     for k in phases.own:
         node = best.built.value_node[flat.inputs[k]]
@@ -143,6 +146,7 @@ def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StageP
         totals["once"], max(peak, saved + takes), saved + takes, takes, min(static, peak),
         _outside(best, phases), totals["sums"] / count,
         _passing(flat, names, each, ("forward",)), _passing(flat, names, each, ("input", "weight")),
+        best.account.host_bytes,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ir import Graph
-from ir.analysis import Classes, FlatProgram, Kinds, Place, Specs, flatten
+from ir.analysis import Classes, FlatProgram, Kinds, Place, Specs, flatten, host_values
 
 from ...common.options import Options
 from ...common.resolved_pins import Wishes, wishes_for
@@ -102,6 +102,8 @@ def roles_of(names: Sequence[str], flat: FlatProgram) -> Roles:
 class InFlight:
     """Micro-batches in flight besides the one that the program runs.
 
+    What of them waits in the memory of the host takes none of a device.
+
     loop: node that runs the micro-batches; values: values of its body saved for the backward pass.
     more: number of further micro-batches.
     """
@@ -116,8 +118,8 @@ class InFlight:
         times = [op.time for op in flat.ops if op.place[:2] == inside]
         if not times or not self.more:
             return None
-        kept = (flat.names.get((inside, v)) for v in self.values)
-        values = tuple(v for v in kept if v is not None)
+        kept, away = (flat.names.get((inside, v)) for v in self.values), host_values(flat)
+        values = tuple(v for v in kept if v is not None and v not in away)
         return InFlightBuffers(values, self.more, min(times), max(times) + 1)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ir import FROM_HOST, TO_HOST, Input, Node
+from ir.analysis import Place
 from ir.jax_internals import host_copies
 from ir.trace import Binding, Program
 
@@ -32,17 +33,19 @@ class Stacked:
     """A value that a loop over layers stacks up for its backward pass.
 
     nbytes: of all its slices in a step, of all devices together.
+    reader: place of that loop of the backward pass.
     """
 
     key: Key
     nbytes: float
+    reader: Place
 
 
 def stacked_values(program: Program) -> tuple[Stacked, ...]:
     """The values that loops over layers stack up for their backward pass, the largest first."""
     found = [
-        Stacked((place, v - across.source.first), copies * across.source.type_of(v).nbytes)
-        for place, across, copies in _loops(draft_of(program), (), 1.0)
+        Stacked((place, v - across.source.first), copies * across.source.type_of(v).nbytes, reader)
+        for place, reader, across, copies in _loops(draft_of(program), (), 1.0)
         for v in across.stacked
         if can_be_padded(across.source.type_of(v))
     ]
@@ -54,7 +57,7 @@ def with_hosted(program: Program, keys: Collection[Key]) -> Program:
     if not keys:
         return program
     draft = draft_of(program)
-    for place, across, _ in list(_loops(draft, (), 1.0)):
+    for place, _, across, _ in list(_loops(draft, (), 1.0)):
         for v in across.stacked:
             if (place, v - across.source.first) in keys:
                 _host(across, v)
@@ -81,9 +84,12 @@ def hidden_behind(
 
 
 def _loops(
-    draft: Draft, place: tuple[int, ...], copies: float
-) -> Iterator[tuple[tuple[int, ...], InLoops, float]]:
-    """Pairs of loops over layers in opposite orders: place of the forward body, pair, copies."""
+    draft: Draft, place: Place, copies: float
+) -> Iterator[tuple[Place, Place, InLoops, float]]:
+    """Pairs of loops over layers in opposite orders.
+
+    Yields: place of the forward body and of the backward loop, the pair, copies.
+    """
     for i, b, body in bodies_with_passes(draft):
         item = draft.items[i]
         length = item.node.attr("length") if item.op == "scan" else 1
@@ -96,7 +102,8 @@ def _loops(
             seen.add(id(pair.forward))
             length = pair.forward.node.attr("length")
             assert isinstance(length, int)
-            yield (*place, numbers[id(pair.forward)], 0), InLoops(draft, pair), copies * length
+            here, back = ((*place, numbers[id(i)]) for i in (pair.forward, pair.backward))
+            yield (*here, 0), back, InLoops(draft, pair), copies * length
 
 
 def _opposite(pair: Pair) -> bool:

@@ -7,7 +7,8 @@ from functools import cache, partial
 from itertools import islice, takewhile
 from typing import Protocol
 
-from ir import TO_HOST, Graph, digest
+from ir import digest
+from ir.analysis import offloads
 from ir.trace import Traced
 
 from ...common.request import Request
@@ -88,7 +89,7 @@ def of_least_work(
     again = recomputes(traced.program)
     worth = WORTH if again else CLEAR
     layers = [layer for layer in layers if again or layer.loop]
-    if not layers or _offloads(traced.graph) or request.over:
+    if not layers or offloads(traced.graph) or request.over:
         return None
     least_left_s = (1 - SHARE) * request.left_s
 
@@ -208,11 +209,6 @@ def _telling(some: Sequence[Choice], most: float, room_s: float, early: Early[Fo
     if sure:
         return min(sure, key=lambda one: one.kept_bytes)
     return max(some, key=lambda one: early.memory_s(2 * (most - one.kept_bytes)) - one.again_s / 2)
-
-
-def _offloads(graph: Graph) -> bool:
-    """Whether a program sends values to the host."""
-    return any(node.op == TO_HOST or any(map(_offloads, node.bodies)) for node in graph.nodes)
 
 
 def _faster(

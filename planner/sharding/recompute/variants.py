@@ -90,8 +90,13 @@ def as_planned(
     traced: Traced, rows: Rows | None, hosted: Rows, states: tuple[int, ...] = ()
 ) -> Traced:
     """A traced function with what a plan says is computed again, and waits on the host."""
-    kept = _on_host(traced if rows is None else applied(kept_by(traced), rows), hosted)
+    kept = _on_host(traced, hosted) if rows is None else with_choice(traced, rows, hosted)
     return with_states_on_host(kept, states)
+
+
+def with_choice(traced: Traced, rows: Rows, hosted: Rows, late: Collection[int] = ()) -> Traced:
+    """A traced function with some values computed again, and some of the rest on the host."""
+    return _on_host(applied(kept_by(traced, late), rows, late), hosted)
 
 
 def _on_host(traced: Traced, hosted: Rows) -> Traced:

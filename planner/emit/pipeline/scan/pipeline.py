@@ -21,6 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ir import Sharding
+from ir.analysis import offloads
 
 from ....common.compiler_options import options_on
 from ....common.surface import public
@@ -285,10 +286,13 @@ def scanned_pipeline(
 
     Raises:
         PlanError: if the stages have different meshes or uneven parts of stacked parameters, the
-            schedule has no rounds, or the gradient waits for sums over all micro-batches.
+            schedule has no rounds, the gradient waits for sums over all micro-batches, or values
+            wait in the memory of the host.
     """
     if loss.built.inside is not None and loss.built.inside.twice:
         raise refused("the gradient of a micro-batch waits for sums over all of them")
+    if any(offloads(program.program.graph) for program, _ in solved):
+        raise refused("values of its stages wait in the memory of the host")
     cut, rounds = cut_of(loss, cuts, recompute), lockstep(schedule)
     layout = scan_layout(loss, cut, solved, recompute, rounds)
     mesh = solved[0][1].decisions.mesh
