@@ -111,8 +111,23 @@ def chosen_text(program: ProgramPlan) -> str:
 
 
 def again_text(stage: StageRow, program: ProgramPlan) -> str:
-    """What a stage computes again: its kind of recomputation, or how many values are chosen."""
-    return chosen_text(program) or f"{stage.recompute} recomputation"
+    """What a stage computes again, and what of the rest waits on the host.
+
+    The first is its kind of recomputation, or how many values are chosen.
+    """
+    again = chosen_text(program) or f"{stage.recompute} recomputation"
+    return ", ".join(filter(None, (again, hosted_text(stage, program))))
+
+
+def hosted_text(stage: StageRow, program: ProgramPlan) -> str:
+    """What a stage sends to the host, and what stays on a device; empty if it sends nothing."""
+    if not program.hosted or stage.cost is None:
+        return ""
+    count = sum(len(row.numbers) for row in program.hosted)
+    return (
+        f"{count} {'stack' if count == 1 else 'stacks'} on the host: of each micro-batch in flight "
+        f"{bytes_text(program.host_bytes)} there, {bytes_text(stage.cost.activation_bytes)} here"
+    )
 
 
 def _bound_of_stages(file: PlanFile, pipeline: Pipeline) -> str:

@@ -14,6 +14,7 @@ from ir import IRError, Mesh
 from ..common.errors import PlanError
 from ..files.check import check_program
 from ..files.plan_file import AS_WRITTEN, Pipeline, PlanFile, one_stage
+from ..files.program_plan import ProgramPlan
 from .divide.simulated import table_of
 from .schedule import turns_of
 
@@ -78,3 +79,15 @@ def _check_stages(file: PlanFile, pipeline: Pipeline) -> None:
     for s, (program, size) in enumerate(zip(file.members, file.sizes, strict=True)):
         if Mesh(program.mesh).num_devices != size:
             raise IRError(f"the mesh of stage {s} does not have its {size} devices")
+        _check_hosted(s, file.recompute[s], program)
+
+
+def _check_hosted(s: int, kind: str, program: ProgramPlan) -> None:
+    """A stage has values on the host where it chooses them, and there alone."""
+    if bool(program.hosted) != (program.host_bytes > 0):
+        raise IRError(
+            f"stage {s} chooses {len(program.hosted)} rows of values for the host, whose memory "
+            f"holds {program.host_bytes} bytes"
+        )
+    if program.hosted and (kind != "chosen" or program.offload == "never"):
+        raise IRError(f"stage {s} has values on the host, but chooses none")

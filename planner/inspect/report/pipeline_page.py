@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...common.units_text import bytes_text, seconds_text
-from ...files.plan_file import Pipeline, PlanFile
-from ...files.plan_text import chosen_text
+from ...files.plan_file import Pipeline, PlanFile, StageRow
+from ...files.plan_text import chosen_text, hosted_text
+from ...files.program_plan import ProgramPlan
 from ...pipeline.file_schedule import priced_of
 from ...pipeline.schedule import PIPELINES
 from ..analysed_plan import AnalysedPlan
@@ -96,7 +97,7 @@ def _stages(file: PlanFile, pipeline: Pipeline) -> Markup:
         rows.append(
             (
                 str(s), f"{stage.layers[0]} to {stage.layers[1]}", f"{start} to {end - 1}",
-                mesh, chosen_text(program) or stage.recompute, seconds_text(micro),
+                mesh, _kept(stage, program), seconds_text(micro),
                 seconds_text(cost.once_s),
                 bar(stage.step_s / pipeline.step_s), bytes_text(stage.peak_bytes),
                 bytes_text(cost.sent_bytes),
@@ -107,6 +108,12 @@ def _stages(file: PlanFile, pipeline: Pipeline) -> Markup:
         "peak memory", "sends",
     )  # fmt: skip
     return table("Stages of the program", head, rows, numeric="     nnnnn")
+
+
+def _kept(stage: StageRow, program: ProgramPlan) -> str:
+    """What a stage computes again, and what of the rest waits on the host."""
+    again = chosen_text(program) or stage.recompute
+    return ", ".join(filter(None, (again, hosted_text(stage, program))))
 
 
 def _span(names: Sequence[str]) -> str:
