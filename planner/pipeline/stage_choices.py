@@ -43,6 +43,7 @@ from .trials import PlannedPipeline, Trials
 
 CHOSEN = "chosen"  # the kind of recomputation of a stage with a choice
 MOST_PLANS = 3  # of choices of a stage; not measured
+MOST_HOSTED = 5  # of those with values on the host
 Named = tuple[StageTrainingStep, str]  # with the digest of its program
 T = TypeVar("T")
 
@@ -100,16 +101,12 @@ class StageChoices:
     """Looks for choices in the stages of a pipeline.
 
     choices: of a stage that keeps everything, by its name and devices.
-    hosted: the ways of each to have values on the host that were made, by the same.
     """
 
     trials: Trials
     pipeline: PlannedPipeline
     choices: dict[tuple[str, int], _Choices] = field(
         default_factory=dict[tuple[str, int], "_Choices"]
-    )
-    hosted: dict[tuple[str, int], list[Hosted]] = field(
-        default_factory=dict[tuple[str, int], "list[Hosted]"]
     )
 
     def __post_init__(self) -> None:
@@ -164,8 +161,7 @@ class StageChoices:
         if not self.offloads or not self._is_short(s, stage, best):
             return best
         self.planner.say("what stages send to the host")
-        others = (self._with_hosted(stage, way) for way in self._ways(s, stage))
-        return self._fastest(s, (one for one in others if one is not None), best)
+        return self._with_hosts(s, stage, best)
 
     def _kept(self, s: int, stage: Named) -> Better | None:
         """The same of the choices that keep everything else on the devices."""
@@ -217,18 +213,30 @@ class StageChoices:
             price.needed_bytes(kind, self.pipeline.flight[s]) > SPARE * self.room_bytes
         )
 
-    def _ways(self, s: int, stage: Named) -> Iterator[Hosted]:
+    def _with_hosts(self, s: int, stage: Named, best: Better | None) -> Better | None:
+        """The fastest way to have values on the host that fits, if it is faster than the best.
+
+        Ways that take longer keep less, so that the first that fits is found by bisection.
+        """
+        ways = self._ways(s, stage)
+        low, high, at = 0, len(ways), 0
+        for _ in range(MOST_HOSTED):
+            if low >= high:
+                break
+            choice = self._with_hosted(stage, ways[at])
+            faster = best if choice is None else self._fastest(s, [choice], best)
+            low, high = (at + 1, high) if faster is best else (low, at)
+            best, at = faster, (low + high) // 2
+        return best
+
+    def _ways(self, s: int, stage: Named) -> list[Hosted]:
         """Ways to have values on the host that may fit, those of the least seconds first."""
-        step, size = stage[0], self.shape.sizes[s]
-        if (stage[1], size) not in self.hosted:
-            copy_s = host_copy_seconds(self.planner.machine.subset(size))
-            self.hosted[stage[1], size] = hosted_ways(self._of(s, stage).works, copy_s)
+        step, size, flight = stage[0], self.shape.sizes[s], self.pipeline.flight[s]
+        copy_s = host_copy_seconds(self.planner.machine.subset(size))
         types = step.traced.graph.types
         held = sum(types[v].nbytes for v in (*step.params, *step.states))
-        for way in self.hosted[stage[1], size]:
-            least_bytes = (held + self.pipeline.flight[s] * way.kept_bytes) / size
-            if least_bytes <= self.room_bytes:
-                yield way
+        ways = hosted_ways(self._of(s, stage).works, flight, copy_s)
+        return [way for way in ways if held + way.here_bytes <= size * self.room_bytes]
 
     def _with_hosted(self, stage: Named, way: Hosted) -> Choice | None:
         variant = with_values_on_host(way.work.variant, way.keys)

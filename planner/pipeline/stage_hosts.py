@@ -24,6 +24,7 @@ from ..sharding.recompute.hosted import Stacked, stacked_values
 from ..sharding.recompute.saved import Key
 from ..sharding.recompute.variants import Variant
 
+BUFFERS = 2  # slices of a stack on the host that are on a device at once
 EVERY_SET_OF = 6  # stacks, of which every set is looked at; of more the largest, in order
 
 
@@ -44,23 +45,28 @@ class Hosted:
     """Stacks of a choice that wait on the host.
 
     least_s: least seconds of a micro-batch, with the copies that nothing hides.
-    kept_bytes: of the stacks that stay, of all devices together.
+    here_bytes: of all micro-batches in flight, of all devices together: stacks that stay, and the
+        two slices of each other one that are on its way.
+    host_bytes: of the stacks that go, of a micro-batch.
     """
 
     work: Work
     keys: tuple[Key, ...]
     least_s: float
-    kept_bytes: float
+    here_bytes: float
     host_bytes: float
 
 
-def hosted_ways(some: Iterable[Work], copy_s: Callable[[float], float]) -> list[Hosted]:
+def hosted_ways(
+    some: Iterable[Work], flight: int, copy_s: Callable[[float], float]
+) -> list[Hosted]:
     """Sets of stacks on the host under each choice, those of the least seconds first.
 
-    Of equal ones those that move the least come first.
+    Each has less on the devices than all before it; of equal ones it moves the least.
 
     Args:
         some: choices of what is computed again.
+        flight: micro-batches in flight.
         copy_s: seconds of copying an amount of all devices together [byte].
     """
     found: list[Hosted] = []
@@ -70,9 +76,13 @@ def hosted_ways(some: Iterable[Work], copy_s: Callable[[float], float]) -> list[
         for away in _sets(stacked):
             moved = sum(one.nbytes for one in away)
             least_s = work.work_s + _exposed_s(away, work.seconds, copy_s)
-            keys = tuple(one.key for one in away)
-            found.append(Hosted(work, keys, least_s, whole - moved, moved))
-    return sorted(found, key=lambda one: (one.least_s, one.host_bytes))
+            here = flight * (whole - moved) + BUFFERS * sum(one.slice_bytes for one in away)
+            found.append(Hosted(work, tuple(one.key for one in away), least_s, here, moved))
+    front: list[Hosted] = []
+    for one in sorted(found, key=lambda one: (one.least_s, one.here_bytes, one.host_bytes)):
+        if not front or one.here_bytes < front[-1].here_bytes:
+            front.append(one)
+    return front
 
 
 def _sets(stacked: Sequence[Stacked]) -> Iterator[Sequence[Stacked]]:

@@ -14,6 +14,7 @@ from jax import lax
 from msgspec import structs
 
 from costmodel import Cluster, parse_cluster
+from profiles import HostLink
 
 F32 = jnp.float32
 
@@ -45,6 +46,15 @@ def slow_machine(count: int = 8, profile: str = "host") -> Cluster:
     return replace(
         base, name=f"{count}xslow", profile=profile, device=device, intra_host=link, network=link
     )  # fmt: skip
+
+
+def linked(machine: Cluster, rate: float = 1e6, memory_bytes: int | None = None) -> Cluster:
+    """The same with a link of each device to its host, and so much memory there for each."""
+    link = HostLink(
+        name="link", to_host_bytes_per_s=rate, from_host_bytes_per_s=rate,
+        memory_bytes=memory_bytes, source="none", date="2026",
+    )  # fmt: skip
+    return replace(machine, device=structs.replace(machine.device, host_link=link))
 
 
 # --- a model to train --------------------------------------------------------------------------

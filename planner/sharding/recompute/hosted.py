@@ -32,22 +32,23 @@ from .saved import Key
 class Stacked:
     """A value that a loop over layers stacks up for its backward pass.
 
-    nbytes: of all its slices in a step, of all devices together.
+    nbytes: of all its slices in a step, of all devices together; slice_bytes: of one slice.
     reader: place of that loop of the backward pass.
     """
 
     key: Key
     nbytes: float
+    slice_bytes: float
     reader: Place
 
 
 def stacked_values(program: Program) -> tuple[Stacked, ...]:
     """The values that loops over layers stack up for their backward pass, the largest first."""
     found = [
-        Stacked((place, v - across.source.first), copies * across.source.type_of(v).nbytes, reader)
+        Stacked((place, v - across.source.first), copies * type_.nbytes, type_.nbytes, reader)
         for place, reader, across, copies in _loops(draft_of(program), (), 1.0)
         for v in across.stacked
-        if can_be_padded(across.source.type_of(v))
+        if can_be_padded(type_ := across.source.type_of(v))
     ]
     return tuple(sorted(found, key=lambda one: (-one.nbytes, one.key)))
 

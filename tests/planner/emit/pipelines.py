@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,12 +20,13 @@ from planner.emit.pipeline.transfer import split_devices
 from planner.pipeline.cut.chain import Chain
 from planner.pipeline.cut.opened_loss import Opened, cut_of, opened
 from planner.pipeline.cut.solved_stage import solved_of
-from planner.pipeline.cut.stage_training_step import ROLES, stage_training_step
+from planner.pipeline.cut.stage_gradient import Joint, joint_of
+from planner.pipeline.cut.stage_training_step import ROLES, training_step_of
 from planner.pipeline.schedule import build
 from planner.sharding.plan_traced import One, plan_traced
 from planner.training.step import build_step
 from planner.training.step_call import StepCall
-from tests.planner.programs import slow_machine
+from tests.planner.programs import linked, slow_machine
 
 # Schedules that stages run under, task by task.
 RUN = (
@@ -99,12 +100,14 @@ def pipeline_of(
     mesh: tuple[int, ...] | None = None,
     planned: bool = False,
     scanned: bool = False,
+    edited: Callable[[Joint, int], Joint] | None = None,
     **settings: Any,
 ) -> tuple[Opened, Any]:
     """A pipeline with a stage for every chunk of a schedule, on groups of the given sizes.
 
     With `mesh` every stage is split as the planner decides for that shape, with `planned` for the
-    best one. If `scanned` it is one program, whose stages are planned.
+    best one; `edited` makes another program of each stage, given its number. If `scanned` it is one
+    program, whose stages are planned.
     """
     loss = opened(loss_fn, params, batch, optimizer, microbatches=microbatches, **settings)
     table = build(schedule, len(sizes), microbatches)
@@ -114,8 +117,10 @@ def pipeline_of(
     if mesh is not None or planned:
         cut = cut_of(loss, cuts, recompute)
         for s in range(len(cut.stages)):
-            stage = stage_training_step(loss, cut, s, optimizer)
-            machine = slow_machine(sizes[table.placement.device[s]])
+            joint = joint_of(loss.program, cut, s)
+            joint = edited(joint, s) if edited else joint
+            stage = training_step_of(joint, microbatches, optimizer)
+            machine = linked(slow_machine(sizes[table.placement.device[s]]))
             one = One(StepCall(loss_fn, (), (), "auto"), microbatches, (0, 1), ROLES, f"stage {s}")
             request = Request(machine, Options(mesh=mesh, baselines=False))
             _, found = plan_traced(one, stage.traced, request, 0.0)
