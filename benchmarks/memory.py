@@ -1,7 +1,8 @@
 # pyright: basic
 """Memory as a decision: the planner's choice beside policies that people write by hand.
 
-    python -m benchmarks memory [--quick] [--only choice|compiled|states] [--sequences 8] [--mesh 8]
+    python -m benchmarks memory [--quick] [--only choice|compiled|states|stages] [--sequences 8]
+        [--mesh 8]
 
 `choice`: Llama-3 8B, 32 layers of 8,192 tokens, float32 weights and AdamW, on 8 H100 with 40 to 80
 GB of memory. Every policy is a program of its own, planned as it is written, with shardings of its
@@ -25,6 +26,10 @@ host. No GPU is needed (`pip install 'meshwright[gpu-aot]'`).
 `states`: training steps that do not fit without the host's memory, float32 with AdamW: Llama-3 8B
 on two H100 (activations there) and Llama-2 7B on one (state of the optimizer; with 45 GB of memory
 parameters too), one sequence for each; predicted beside compiled likewise.
+
+`stages`: the first 16 layers of Llama-3 8B in four stages on 8 A100 with PCIe 4, 16 sequences in 8
+micro-batches under 1F1B, which keep and compute again (`offload="never"`), or may send values to
+the host too. `on the host` is what a device sends there at most.
 """
 
 from __future__ import annotations
@@ -37,10 +42,12 @@ from typing import Any
 from benchmarks.published_model import Transformer, adam
 from planner import Plan, PlanError, plan, verify
 from planner.emit.compilers import has_plugin
+from planner.pipeline.divide.simulated import flights_of, table_of
 
 CLUSTER = "8xh100"
 LLAMA = Transformer(32, 4096, 32, 8, 14336, gated=True, vocab=128256, seq=8192, wide_weights=True)
 LIMITS_GB = (40, 50, 60, 70, 80)
+STAGES_GB = (14, 16, 20, 30)
 UNLIMITED_GB = 640
 # name -> (what the model recomputes, the option, micro-batches if they are given)
 POLICIES: dict[str, tuple[str, str, int | None]] = {
@@ -194,10 +201,41 @@ def states() -> list[Any]:
     return rows
 
 
+def stages(limits_gb: tuple[int, ...]) -> list[Any]:
+    """Prints pipelines without and with values on the host; returns the rows."""
+    print("limit GB  on the devices s  with the host s  gain  on the host GB")
+    model, rows = replace(LLAMA, layers=16, wide_weights=False), list[Any]()
+    for limit_gb in limits_gb:
+        here, away = (
+            plan(
+                model.loss, model.parameters(), model.batch(16), cluster="8xa100",
+                optimizer=adam(copies=False), pipeline=4, microbatches=8, schedules=("1f1b",),
+                baselines=False, substitutions=False, padding=False, offload=offload,
+                memory_bytes=limit_gb * 10**9,
+            )
+            for offload in ("never", "auto")
+        )  # fmt: skip
+        table = table_of(away.file.joined.schedule, 8, away.file.recompute)
+        sent = [n * p.host_bytes for n, p in zip(flights_of(table), away.file.members, strict=True)]
+        row = {
+            "table": "stages", "limit_gb": limit_gb, "here_s": here.step_s,
+            "here_bytes": here.peak_bytes, "away_s": away.step_s, "away_bytes": away.peak_bytes,
+            "host_bytes": max(sent), "here_bound_s": here.lower_bound_s,
+            "away_bound_s": away.lower_bound_s,
+        }  # fmt: skip
+        rows.append(row)
+        print(
+            f"{limit_gb:8} {here.step_s:10.3f} ({here.peak_bytes / 1e9:.1f}) {away.step_s:10.3f} "
+            f"({away.peak_bytes / 1e9:.1f}) {here.step_s / away.step_s - 1:8.1%} "
+            f"{max(sent) / 1e9:8.1f}", flush=True,
+        )  # fmt: skip
+    return rows
+
+
 def main(quick: bool) -> list[dict[str, Any]]:
     """Prints the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks memory")
-    parser.add_argument("--only", default="", help="choice, compiled or states")
+    parser.add_argument("--only", default="", help="choice, compiled, states or stages")
     parser.add_argument("--sequences", type=int, default=8, help="of a step")
     parser.add_argument("--mesh", default="8", help="such as 8, 2x4, or free")
     given = parser.parse_known_args()[0]
@@ -209,4 +247,6 @@ def main(quick: bool) -> list[dict[str, Any]]:
         rows += compiled(("none", "offloaded") if quick else tuple(COMPILED))
     if given.only in ("", "states") and has_plugin() and not quick:
         rows += states()
+    if given.only in ("", "stages"):
+        rows += stages(STAGES_GB[:1] if quick else STAGES_GB)
     return rows

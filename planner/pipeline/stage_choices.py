@@ -70,6 +70,9 @@ class Better:
     found: StageFound
 
 
+Found = tuple[Better | None, Better | None]  # without and with values on the host
+
+
 @dataclass
 class _Read(Generic[T]):
     """What an iterator gives, kept as far as it was read."""
@@ -121,7 +124,8 @@ class StageChoices:
     def run(self) -> PlannedPipeline:
         """The pipeline with each stage's fastest choice; unchanged if its step is no shorter."""
         before, count = self.pipeline, len(self.shape.sizes)
-        known: dict[tuple[int, str], Better | None] = {}
+        known: dict[tuple[int, str], Found] = {}
+        kept: dict[int, Better] = {}
         found: dict[int, Better] = {}
         for s in sorted(range(count), key=lambda s: -before.flight[s]):
             own = self.planner.training_step(self.loss, self.kept, s)
@@ -129,13 +133,17 @@ class StageChoices:
             key = id(before.plans[s]), first[1]
             if key not in known:
                 known[key] = self._better(s, first)
-            better = known[key]
-            if better is not None and not self._on_hosts(s, better.found[1]):
-                better = self._kept(s, first)
-            if better is not None:
+            here, better = known[key]
+            if here is not None:
+                kept[s] = here if first is own else self._moved(here, own)
+                if self._runs(s, here.found[1]):
+                    found[s] = kept[s]
+            if better is not None and self._on_hosts(s, better.found[1]):
                 self.host.take(self._devices(s), self._host_bytes(s, better.found[1]))
                 found[s] = better if first is own else self._moved(better, own)
-        return self._with(found) if found else before
+        hosted = any(better.choice.edits.hosted for better in found.values())
+        ways = [before, *(self._with(each) for each in ((kept, found) if hosted else (kept,)))]
+        return min(ways, key=lambda one: one.ranked.step_s)
 
     def _devices(self, s: int) -> range:
         """Devices of a stage."""
@@ -152,16 +160,29 @@ class StageChoices:
         nbytes = self._host_bytes(s, price)
         return not nbytes or self.host.fits(self._devices(s), nbytes)
 
-    def _better(self, s: int, stage: Named) -> Better | None:
-        """The fastest choice of a stage of those planned; of equal ones that of the least memory.
+    def _better(self, s: int, stage: Named) -> Found:
+        """The fastest choices of a stage, without and with values on the host.
 
-        None if none is faster than the stage is.
+        The first is the fastest of those planned; of equal ones that of the least memory. Each is
+        None if it is not faster than the stage is, or than the one before.
         """
-        best = self._kept(s, stage)
-        if not self.offloads or not self._is_short(s, stage, best):
-            return best
+        kept = self._kept(s, stage)
+        if not self.offloads or not self._is_short(s, stage, kept):
+            return kept, None
         self.planner.say("what stages send to the host")
-        return self._with_hosts(s, stage, best)
+        best = kept if kept is not None and self._runs(s, kept.found[1]) else None
+        better = self._with_hosts(s, stage, best)
+        return kept, None if better is best else better
+
+    def _runs(self, s: int, price: StagePrice) -> bool:
+        """Whether a stage with a choice fits beside what it takes from others, and gives them."""
+        before = self.pipeline
+        prices = [price if k == s else other for k, other in enumerate(before.prices)]
+        kinds = tuple(CHOSEN if k == s else kind for k, kind in enumerate(self.shape.recompute))
+        shape, names = replace(self.shape, recompute=kinds), (before.ranked.schedule,)
+        limit = self.planner.limit_bytes
+        found = ranked(shape, prices, before.across, self.planner.machine, limit, names)[0]
+        return found.peak_bytes[s] <= limit
 
     def _kept(self, s: int, stage: Named) -> Better | None:
         """The same of the choices that keep everything else on the devices."""
@@ -190,9 +211,12 @@ class StageChoices:
             least = least[0], price.needed_bytes(CHOSEN, flight)
         for choice in islice(some, MOST_PLANS):
             answer = self.planner.planned_below(choice.stage[0], self.chosen, s, flight, below_s)
-            if answer is None or not self._on_hosts(s, answer[1]):
+            if answer is None:
                 continue
             rank = self._seconds(answer[1]), answer[1].needed_bytes(CHOSEN, flight)
+            hosted = choice.edits.hosted
+            if hosted and not (self._on_hosts(s, answer[1]) and self._runs(s, answer[1])):
+                continue
             if rank < least and rank[1] <= self.room_bytes:
                 best, least = Better(choice, answer), rank
         return best
@@ -304,6 +328,8 @@ class StageChoices:
     def _with(self, found: dict[int, Better]) -> PlannedPipeline:
         """The pipeline with choices, by stage; unchanged if its step is no shorter."""
         before, count = self.pipeline, range(len(self.shape.sizes))
+        if not found:
+            return before
         kinds = tuple(CHOSEN if s in found else self.shape.recompute[s] for s in count)
         edits = tuple(found[s].choice.edits if s in found else StageEdits() for s in count)
         plans, prices = [*before.plans], [*before.prices]
