@@ -37,6 +37,11 @@ def test_two_processes_compute_the_unsharded_step(sizes: str):
 
 
 @pytest.mark.slow
+def test_values_that_wait_on_the_host_stay_with_their_process():
+    assert_equal_on("two_processes", 2, "4,4", "1f1b", "hosted")
+
+
+@pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("sizes", ["4,4", "2,2,2,2"])
 def test_four_processes_compute_the_unsharded_step_under_every_schedule(sizes: str):

@@ -1,6 +1,8 @@
 # pyright: basic
 """One of several processes that run pipelines on groups of the sizes given, under some schedules.
 
+With "hosted", each stage computes some values again, and sends others to the host, at random.
+
 They have joined before this is imported, since imports here compute. Each compares what lies on its
 own devices with the unsharded step, which it runs alone.
 """
@@ -15,8 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ir.analysis import offloads
 from planner.pipeline.schedule import build
 from tests.planner.emit.pipelines import pipeline_of, three_steps
+from tests.planner.pipeline.hosted import random_choices
 
 
 def loss_fn(params: Any, batch: Any) -> Any:
@@ -33,14 +37,14 @@ def loss_fn(params: Any, batch: Any) -> Any:
     return jnp.sqrt(jnp.sum(each) / jnp.sum(valid))
 
 
-def main(sizes: tuple[int, ...], schedules: tuple[str, ...]) -> None:
+def main(sizes: tuple[int, ...], schedules: tuple[str, ...], *, hosted: bool) -> None:
     jax.config.update("jax_disable_most_optimizations", True)  # as the other tests of pipelines
     for schedule in schedules:
-        compare(sizes, schedule)
+        compare(sizes, schedule, hosted=hosted)
     jax.distributed.shutdown()
 
 
-def compare(sizes: tuple[int, ...], schedule: str) -> None:
+def compare(sizes: tuple[int, ...], schedule: str, *, hosted: bool) -> None:
     """Three steps of a pipeline, each stage split as planned, with the unsharded ones."""
     layers = max(4, build(schedule, len(sizes), 4).placement.stages)
     rng = np.random.default_rng(0)
@@ -51,8 +55,10 @@ def compare(sizes: tuple[int, ...], schedule: str) -> None:
     batch = {"ids": rng.integers(0, 16, (8, 4)).astype(np.int32)}
     mesh = (sizes[0],) if len(set(sizes)) == 1 else None
     loss, pipeline = pipeline_of(
-        loss_fn, params, batch, schedule=schedule, sizes=sizes, mesh=mesh, planned=True
-    )
+        loss_fn, params, batch, schedule=schedule, sizes=sizes, mesh=mesh, planned=True,
+        edited=random_choices(0) if hosted else None,
+    )  # fmt: skip
+    assert hosted == any(map(offloads, (c.program.program.graph for c in pipeline.chunks)))
     with jax.default_device(jax.local_devices()[0]):
         alone = jax.tree.map(jnp.asarray, params)
         expected = three_steps(jax.jit(loss.built.fn), alone, loss.built.init(alone), batch)
@@ -87,4 +93,7 @@ def compare(sizes: tuple[int, ...], schedule: str) -> None:
 
 
 if __name__ == "__main__":
-    main(tuple(map(int, sys.argv[1].split(","))), tuple(sys.argv[2].split(",")))
+    main(
+        tuple(map(int, sys.argv[1].split(","))), tuple(sys.argv[2].split(",")),
+        hosted="hosted" in sys.argv[3:],
+    )  # fmt: skip
