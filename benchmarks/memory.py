@@ -47,7 +47,7 @@ from planner.pipeline.divide.simulated import flights_of, table_of
 CLUSTER = "8xh100"
 LLAMA = Transformer(32, 4096, 32, 8, 14336, gated=True, vocab=128256, seq=8192, wide_weights=True)
 LIMITS_GB = (40, 50, 60, 70, 80)
-STAGES_GB = (16, 20, 30)
+STAGES_GB = (18, 20, 24, 30)
 UNLIMITED_GB = 640
 # name -> (what the model recomputes, the option, micro-batches if they are given)
 POLICIES: dict[str, tuple[str, str, int | None]] = {
