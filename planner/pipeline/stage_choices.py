@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Generic, TypeVar
 
 from ir import IRError, check, digest
@@ -37,40 +37,14 @@ from .cut.stage_training_step import StageTrainingStep, training_step_of
 from .divide.simulated import ranked
 from .divide.stage_price import StagePrice
 from .stage_edits import StageEdits
-from .stage_hosts import Hosted, HostRoom, Work, hosted_ways
-from .stage_planner import StageFound
+from .stage_hosts import Hosted, Work, hosted_ways
+from .stages_together import CHOSEN, AllStages, Better, Choice, Named, seconds_of
 from .trials import PlannedPipeline, Trials
 
-CHOSEN = "chosen"  # the kind of recomputation of a stage with a choice
 MOST_PLANS = 3  # of choices of a stage; not measured
-MOST_HOSTED = 5  # of those with values on the host
-Named = tuple[StageTrainingStep, str]  # with the digest of its program
+MOST_HOSTED = 5  # of those with values on the host; not measured
+SLOWER = 0.1  # as much as these may take longer than the stage as it is; not measured
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A choice in a stage.
-
-    edits: what is computed again, and what of the rest waits on the host.
-    is_written: whether that is the stage as the program is written.
-    stage: the stage with it, and the digest of its program.
-    """
-
-    edits: StageEdits
-    is_written: bool
-    stage: Named
-
-
-@dataclass(frozen=True)
-class Better:
-    """A stage with a choice that makes it faster."""
-
-    choice: Choice
-    found: StageFound
-
-
-Found = tuple[Better | None, Better | None]  # without and with values on the host
 
 
 @dataclass
@@ -118,76 +92,56 @@ class StageChoices:
         self.kept = cut_of(self.loss, self.shape.cuts)
         self.chosen = replace(self.shape, recompute=(CHOSEN,) * len(self.shape.sizes))
         self.room_bytes = self.planner.limit_bytes / self.shape.turns.chunks
-        self.host = HostRoom(self.planner.machine)
+        self.all = AllStages(self.pipeline, self.planner.machine, self.planner.limit_bytes)
         self.offloads = may_offload(self.planner.options, self.planner.machine)
 
     def run(self) -> PlannedPipeline:
         """The pipeline with each stage's fastest choice; unchanged if its step is no shorter."""
         before, count = self.pipeline, len(self.shape.sizes)
-        known: dict[tuple[int, str], Found] = {}
+        known: dict[tuple[int, str], tuple[Better | None, list[Better]]] = {}
+        names: dict[int, tuple[Named, Named]] = {}
         kept: dict[int, Better] = {}
-        found: dict[int, Better] = {}
+        hosted: dict[int, list[Better]] = {}
         for s in sorted(range(count), key=lambda s: -before.flight[s]):
             own = self.planner.training_step(self.loss, self.kept, s)
             first = self.planner.alike.first(self.loss, self.kept, s, own)
-            key = id(before.plans[s]), first[1]
+            names[s], key = (own, first), (id(before.plans[s]), first[1])
             if key not in known:
-                known[key] = self._better(s, first)
-            here, better = known[key]
+                known[key] = self._found(s, first)
+            here, hosted[s] = known[key]
             if here is not None:
-                kept[s] = here if first is own else self._moved(here, own)
-                if self._runs(s, here.found[1]):
-                    found[s] = kept[s]
-            if better is not None and self._on_hosts(s, better.found[1]):
-                self.host.take(self._devices(s), self._host_bytes(s, better.found[1]))
-                found[s] = better if first is own else self._moved(better, own)
-        hosted = any(better.choice.edits.hosted for better in found.values())
-        ways = [before, *(self._with(each) for each in ((kept, found) if hosted else (kept,)))]
+                kept[s] = here
+        some = [kept]
+        if any(hosted.values()):
+            some.append(self.all.together(kept, hosted))
+        ways = [before]
+        for found in some:
+            moved = {
+                s: one if names[s][0] is names[s][1] else self._moved(one, names[s][0])
+                for s, one in found.items()
+            }
+            ways.append(self._with(moved))
         return min(ways, key=lambda one: one.ranked.step_s)
 
-    def _devices(self, s: int) -> range:
-        """Devices of a stage."""
-        starts = (0, *accumulate(self.shape.groups))
-        first = starts[self.shape.group[s]]
-        return range(first, first + self.shape.sizes[s])
+    def _as_is(self, s: int) -> tuple[str, StagePrice]:
+        return self.shape.recompute[s], self.pipeline.prices[s]
 
-    def _host_bytes(self, s: int, price: StagePrice) -> float:
-        """Memory of the host that each device of a stage takes."""
-        return self.pipeline.flight[s] * price.host_bytes
+    def _found(self, s: int, stage: Named) -> tuple[Better | None, list[Better]]:
+        """The fastest choice of a stage with nothing on the host, and some with values there.
 
-    def _on_hosts(self, s: int, price: StagePrice) -> bool:
-        """Whether the hosts of a stage have room for what it sends there."""
-        nbytes = self._host_bytes(s, price)
-        return not nbytes or self.host.fits(self._devices(s), nbytes)
-
-    def _better(self, s: int, stage: Named) -> Found:
-        """The fastest choices of a stage, without and with values on the host.
-
-        The first is the fastest of those planned; of equal ones that of the least memory. Each is
-        None if it is not faster than the stage is, or than the one before.
+        The first is the fastest of those planned, of equal ones that of the least memory; None if
+        none is faster than the stage is.
         """
         kept = self._kept(s, stage)
         if not self.offloads or not self._is_short(s, stage, kept):
-            return kept, None
+            return kept, []
         self.planner.say("what stages send to the host")
-        best = kept if kept is not None and self._runs(s, kept.found[1]) else None
-        better = self._with_hosts(s, stage, best)
-        return kept, None if better is best else better
-
-    def _runs(self, s: int, price: StagePrice) -> bool:
-        """Whether a stage with a choice fits beside what it takes from others, and gives them."""
-        before = self.pipeline
-        prices = [price if k == s else other for k, other in enumerate(before.prices)]
-        kinds = tuple(CHOSEN if k == s else kind for k, kind in enumerate(self.shape.recompute))
-        shape, names = replace(self.shape, recompute=kinds), (before.ranked.schedule,)
-        limit = self.planner.limit_bytes
-        found = ranked(shape, prices, before.across, self.planner.machine, limit, names)[0]
-        return found.peak_bytes[s] <= limit
+        return kept, self._with_hosts(s, stage)
 
     def _kept(self, s: int, stage: Named) -> Better | None:
         """The same of the choices that keep everything else on the devices."""
         kind, known = self.shape.recompute[s], self._of(s, stage)
-        return self._fastest(s, (c for c in known.kept if kind != "none" or not c.is_written), None)
+        return self._fastest(s, (c for c in known.kept if kind != "none" or not c.is_written))
 
     def _of(self, s: int, stage: Named) -> _Choices:
         key = stage[1], self.shape.sizes[s]
@@ -197,29 +151,28 @@ class StageChoices:
             self.choices[key] = _Choices(works, _Read(self._choices(stage[0], works)))
         return self.choices[key]
 
-    def _fastest(self, s: int, some: Iterable[Choice], best: Better | None) -> Better | None:
-        """The fastest of the first choices that is faster than the best so far."""
-        flight = self.pipeline.flight[s]
-        kind, price, plan = self.shape.recompute[s], self.pipeline.prices[s], self.pipeline.plans[s]
-        if best is not None:
-            kind, (plan, price) = CHOSEN, best.found
-        # a step hides what its shares by phase do not
-        again_s = price.paced_s(kind) - price.microbatch_s
-        below_s = plan.step_s + self.shape.microbatches * again_s
-        least = self._seconds(price, kind), 0.0
-        if best is not None:
-            least = least[0], price.needed_bytes(CHOSEN, flight)
+    def _fastest(self, s: int, some: Iterable[Choice]) -> Better | None:
+        """The fastest of the first choices, if it is faster than the stage is."""
+        flight, below_s = self.pipeline.flight[s], self._below_s(s)
+        kind, price = self._as_is(s)
+        best, least = None, (seconds_of(price, kind, self.shape.microbatches), 0.0)
         for choice in islice(some, MOST_PLANS):
             answer = self.planner.planned_below(choice.stage[0], self.chosen, s, flight, below_s)
             if answer is None:
                 continue
-            rank = self._seconds(answer[1]), answer[1].needed_bytes(CHOSEN, flight)
-            hosted = choice.edits.hosted
-            if hosted and not (self._on_hosts(s, answer[1]) and self._runs(s, answer[1])):
-                continue
+            rank = (
+                seconds_of(answer[1], CHOSEN, self.shape.microbatches),
+                answer[1].needed_bytes(CHOSEN, flight),
+            )
             if rank < least and rank[1] <= self.room_bytes:
                 best, least = Better(choice, answer), rank
         return best
+
+    def _below_s(self, s: int) -> float:
+        """Seconds of a step of a stage as it is; a step hides what its shares by phase do not."""
+        kind, price = self._as_is(s)
+        again_s = price.paced_s(kind) - price.microbatch_s
+        return self.pipeline.plans[s].step_s + self.shape.microbatches * again_s
 
     def _is_short(self, s: int, stage: Named, best: Better | None) -> bool:
         """Whether a limit of memory may make a stage slower than one that computes nothing again.
@@ -237,21 +190,30 @@ class StageChoices:
             price.needed_bytes(kind, self.pipeline.flight[s]) > SPARE * self.room_bytes
         )
 
-    def _with_hosts(self, s: int, stage: Named, best: Better | None) -> Better | None:
-        """The fastest way to have values on the host that fits, if it is faster than the best.
+    def _with_hosts(self, s: int, stage: Named) -> list[Better]:
+        """Choices with values on the host that fit.
 
-        Ways that take longer keep less, so that the first that fits is found by bisection.
+        Ways that take longer keep less, so that the fastest that fits is found by bisection. Slower
+        ones than the stage is may make room for what earlier stages send.
         """
-        ways = self._ways(s, stage)
+        found, ways, flight = list[Better](), self._ways(s, stage), self.pipeline.flight[s]
+        below_s = self._below_s(s) * (1 + SLOWER)
         low, high, at = 0, len(ways), 0
         for _ in range(MOST_HOSTED):
             if low >= high:
                 break
-            choice = self._with_hosted(stage, ways[at])
-            faster = best if choice is None else self._fastest(s, [choice], best)
-            low, high = (at + 1, high) if faster is best else (low, at)
-            best, at = faster, (low + high) // 2
-        return best
+            choice, answer = self._with_hosted(stage, ways[at]), None
+            if choice is not None:
+                step = choice.stage[0]
+                answer = self.planner.planned_below(step, self.chosen, s, flight, below_s)
+            one = None if choice is None or answer is None else Better(choice, answer)
+            if one is not None and self.all.fits(s, one):
+                found.append(one)
+                high = at
+            else:
+                low = at + 1
+            at = (low + high) // 2
+        return found
 
     def _ways(self, s: int, stage: Named) -> list[Hosted]:
         """Ways to have values on the host that may fit, those of the least seconds first."""
@@ -266,10 +228,6 @@ class StageChoices:
         variant = with_values_on_host(way.work.variant, way.keys)
         edits = StageEdits(variant.rows or (), variant.hosted)
         return self._made(stage[0].joint, variant.traced, edits)
-
-    def _seconds(self, price: StagePrice, kind: str = CHOSEN) -> float:
-        """Seconds of a micro-batch, with its share of what a step has once."""
-        return price.paced_s(kind) + price.once_s / self.shape.microbatches
 
     def _works(self, stage: StageTrainingStep, size: int) -> list[Work]:
         """The choices of a stage that make distinct programs, those of the least work first."""
