@@ -37,7 +37,7 @@ from .cut.stage_training_step import StageTrainingStep, training_step_of
 from .divide.simulated import ranked
 from .divide.stage_price import StagePrice
 from .stage_edits import StageEdits
-from .stage_hosts import Hosted, Work, hosted_ways
+from .stage_hosts import Hosted, Work, fewer_here, fewest_moved, hosted_ways
 from .stages_together import CHOSEN, AllStages, Better, Choice, Named, seconds_of
 from .trials import PlannedPipeline, Trials
 
@@ -193,27 +193,42 @@ class StageChoices:
     def _with_hosts(self, s: int, stage: Named) -> list[Better]:
         """Choices with values on the host that fit.
 
-        Ways that take longer keep less, so that the fastest that fits is found by bisection. Slower
-        ones than the stage is may make room for what earlier stages send.
+        Of ways that take longer each has less on the devices, so that the fastest that fits is
+        found by bisection; then that which moves less, as far as it left room. Slower ones than the
+        stage is may make room for what earlier stages send.
         """
-        found, ways, flight = list[Better](), self._ways(s, stage), self.pipeline.flight[s]
-        below_s = self._below_s(s) * (1 + SLOWER)
+        found, every = dict[int, Better](), self._ways(s, stage)
+        ways = fewer_here(every)
         low, high, at = 0, len(ways), 0
         for _ in range(MOST_HOSTED):
             if low >= high:
                 break
-            choice, answer = self._with_hosted(stage, ways[at]), None
-            if choice is not None:
-                step = choice.stage[0]
-                answer = self.planner.planned_below(step, self.chosen, s, flight, below_s)
-            one = None if choice is None or answer is None else Better(choice, answer)
-            if one is not None and self.all.fits(s, one):
-                found.append(one)
-                high = at
-            else:
-                low = at + 1
+            one = self._planned(s, stage, ways[at])
+            if one is not None:
+                found[at] = one
+            low, high = (at + 1, high) if one is None else (low, at)
             at = (low + high) // 2
-        return found
+        if not found:
+            return []
+        some, best = [*found.values()], ways[min(found)]
+        needed = some[-1].found[1].needed_bytes(CHOSEN, self.pipeline.flight[s])
+        room = self.shape.sizes[s] * max(self.room_bytes - needed, 0.0)
+        if (fewest := fewest_moved(every, best, room)) is not best:
+            one = self._planned(s, stage, fewest)
+            some += [] if one is None else [one]
+        return some
+
+    def _planned(self, s: int, stage: Named, way: Hosted) -> Better | None:
+        """A way to have values on the host, None if it does not fit or takes far longer."""
+        variant = with_values_on_host(way.work.variant, way.keys)
+        edits = StageEdits(variant.rows or (), variant.hosted)
+        choice = self._made(stage[0].joint, variant.traced, edits)
+        if choice is None:
+            return None
+        flight, below_s = self.pipeline.flight[s], self._below_s(s) * (1 + SLOWER)
+        answer = self.planner.planned_below(choice.stage[0], self.chosen, s, flight, below_s)
+        one = None if answer is None else Better(choice, answer)
+        return one if one is not None and self.all.fits(s, one) else None
 
     def _ways(self, s: int, stage: Named) -> list[Hosted]:
         """Ways to have values on the host that may fit, those of the least seconds first."""
@@ -223,11 +238,6 @@ class StageChoices:
         held = sum(types[v].nbytes for v in (*step.params, *step.states))
         ways = hosted_ways(self._of(s, stage).works, flight, copy_s)
         return [way for way in ways if held + way.here_bytes <= size * self.room_bytes]
-
-    def _with_hosted(self, stage: Named, way: Hosted) -> Choice | None:
-        variant = with_values_on_host(way.work.variant, way.keys)
-        edits = StageEdits(variant.rows or (), variant.hosted)
-        return self._made(stage[0].joint, variant.traced, edits)
 
     def _works(self, stage: StageTrainingStep, size: int) -> list[Work]:
         """The choices of a stage that make distinct programs, those of the least work first."""

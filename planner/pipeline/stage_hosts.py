@@ -62,7 +62,7 @@ def hosted_ways(
 ) -> list[Hosted]:
     """Sets of stacks on the host under each choice, those of the least seconds first.
 
-    Each has less on the devices than all before it; of equal ones it moves the least.
+    Of equal ones those with the least on the devices come first, then those that move the least.
 
     Args:
         some: choices of what is computed again.
@@ -78,11 +78,32 @@ def hosted_ways(
             least_s = work.work_s + _exposed_s(away, work.seconds, copy_s)
             here = flight * (whole - moved) + BUFFERS * sum(one.slice_bytes for one in away)
             found.append(Hosted(work, tuple(one.key for one in away), least_s, here, moved))
+    return sorted(found, key=lambda one: (one.least_s, one.here_bytes, one.host_bytes))
+
+
+def fewer_here(ways: Iterable[Hosted]) -> list[Hosted]:
+    """Of `hosted_ways`, those that have less on the devices than all before them."""
     front: list[Hosted] = []
-    for one in sorted(found, key=lambda one: (one.least_s, one.here_bytes, one.host_bytes)):
+    for one in ways:
         if not front or one.here_bytes < front[-1].here_bytes:
             front.append(one)
     return front
+
+
+def fewest_moved(ways: Iterable[Hosted], one: Hosted, more_bytes: float) -> Hosted:
+    """Of the ways that take no longer than one, that which moves the least.
+
+    Args:
+        ways: to choose from.
+        one: that is among them.
+        more_bytes: what may be on the devices more than with that one, of all of them together.
+    """
+    able = [
+        way
+        for way in ways
+        if way.least_s <= one.least_s and way.here_bytes <= one.here_bytes + more_bytes
+    ]
+    return min(able, key=lambda way: (way.host_bytes, way.here_bytes))
 
 
 def _sets(stacked: Sequence[Stacked]) -> Iterator[Sequence[Stacked]]:
