@@ -27,9 +27,9 @@ host. No GPU is needed (`pip install 'meshwright[gpu-aot]'`).
 on two H100 (activations there) and Llama-2 7B on one (state of the optimizer; with 45 GB of memory
 parameters too), one sequence for each; predicted beside compiled likewise.
 
-`stages`: the first 16 layers of Llama-3 8B in four stages on 8 A100 with PCIe 4, 16 sequences in 8
-micro-batches under 1F1B, which keep and compute again (`offload="never"`), or may send values to
-the host too. `on the host` is what a device sends there at most.
+`stages`: the first 16 layers of Llama-3 8B in four stages on 8 A100 (PCIe 4) or GB200 (NVLink), 16
+sequences in 8 micro-batches under 1F1B, which keep and compute again (`offload="never"`), or may
+send values to the host too. `on the host` is what a device sends there at most.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from planner.pipeline.divide.simulated import flights_of, table_of
 CLUSTER = "8xh100"
 LLAMA = Transformer(32, 4096, 32, 8, 14336, gated=True, vocab=128256, seq=8192, wide_weights=True)
 LIMITS_GB = (40, 50, 60, 70, 80)
-STAGES_GB = (18, 20, 24, 30)
+STAGES = (("8xa100-40gb", 19), ("8xa100-40gb", 24), ("8xgb200", 19), ("8xgb200", 24))
 UNLIMITED_GB = 640
 # name -> (what the model recomputes, the option, micro-batches if they are given)
 POLICIES: dict[str, tuple[str, str, int | None]] = {
@@ -201,14 +201,14 @@ def states() -> list[Any]:
     return rows
 
 
-def stages(limits_gb: tuple[int, ...]) -> list[Any]:
+def stages(cases: tuple[tuple[str, int], ...]) -> list[Any]:
     """Prints pipelines without and with values on the host; returns the rows."""
-    print("limit GB  on the devices s  with the host s  gain  on the host GB")
+    print("cluster      limit GB  on the devices s  with the host s  gain  on the host GB")
     model, rows = replace(LLAMA, layers=16, wide_weights=False), list[Any]()
-    for limit_gb in limits_gb:
+    for cluster, limit_gb in cases:
         here, away = (
             plan(
-                model.loss, model.parameters(), model.batch(16), cluster="8xa100",
+                model.loss, model.parameters(), model.batch(16), cluster=cluster,
                 optimizer=adam(copies=False), pipeline=4, microbatches=8, schedules=("1f1b",),
                 baselines=False, substitutions=False, padding=False, offload=offload,
                 memory_bytes=limit_gb * 10**9,
@@ -218,15 +218,15 @@ def stages(limits_gb: tuple[int, ...]) -> list[Any]:
         table = table_of(away.file.joined.schedule, 8, away.file.recompute)
         sent = [n * p.host_bytes for n, p in zip(flights_of(table), away.file.members, strict=True)]
         row = {
-            "table": "stages", "limit_gb": limit_gb, "here_s": here.step_s,
+            "table": "stages", "cluster": cluster, "limit_gb": limit_gb, "here_s": here.step_s,
             "here_bytes": here.peak_bytes, "away_s": away.step_s, "away_bytes": away.peak_bytes,
             "host_bytes": max(sent), "here_bound_s": here.lower_bound_s,
             "away_bound_s": away.lower_bound_s,
         }  # fmt: skip
         rows.append(row)
         print(
-            f"{limit_gb:8} {here.step_s:10.3f} ({here.peak_bytes / 1e9:.1f}) {away.step_s:10.3f} "
-            f"({away.peak_bytes / 1e9:.1f}) {here.step_s / away.step_s - 1:8.1%} "
+            f"{cluster:12} {limit_gb:8} {here.step_s:10.3f} ({here.peak_bytes / 1e9:.1f}) "
+            f"{away.step_s:10.3f} ({away.peak_bytes / 1e9:.1f}) {here.step_s / away.step_s - 1:8.1%} "
             f"{max(sent) / 1e9:8.1f}", flush=True,
         )  # fmt: skip
     return rows
@@ -248,5 +248,5 @@ def main(quick: bool) -> list[dict[str, Any]]:
     if given.only in ("", "states") and has_plugin() and not quick:
         rows += states()
     if given.only in ("", "stages"):
-        rows += stages(STAGES_GB[:1] if quick else STAGES_GB)
+        rows += stages(STAGES[:1] if quick else STAGES)
     return rows
