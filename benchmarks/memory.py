@@ -226,8 +226,8 @@ def stages(cases: tuple[tuple[str, int], ...]) -> list[Any]:
         rows.append(row)
         print(
             f"{cluster:12} {limit_gb:8} {here.step_s:10.3f} ({here.peak_bytes / 1e9:.1f}) "
-            f"{away.step_s:10.3f} ({away.peak_bytes / 1e9:.1f}) {here.step_s / away.step_s - 1:8.1%} "
-            f"{max(sent) / 1e9:8.1f}", flush=True,
+            f"{away.step_s:10.3f} ({away.peak_bytes / 1e9:.1f}) "
+            f"{here.step_s / away.step_s - 1:8.1%} {max(sent) / 1e9:8.1f}", flush=True,
         )  # fmt: skip
     return rows
 
