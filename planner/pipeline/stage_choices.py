@@ -111,11 +111,8 @@ class StageChoices:
             here, hosted[s] = known[key]
             if here is not None:
                 kept[s] = here
-        some = [kept]
-        if any(hosted.values()):
-            some.append(self.all.together(kept, hosted))
         ways = [before]
-        for found in some:
+        for found in (kept, self.all.together(kept, hosted)) if kept or any(hosted.values()) else ():
             moved = {
                 s: one if names[s][0] is names[s][1] else self._moved(one, names[s][0])
                 for s, one in found.items()

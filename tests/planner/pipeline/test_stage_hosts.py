@@ -147,11 +147,11 @@ def test_where_memory_is_short_stacks_wait_on_the_host() -> None:
         assert bool(program.hosted) == (program.host_bytes > 0.0)
 
 
-def test_less_memory_is_never_faster() -> None:
+@pytest.mark.parametrize("offload", ["auto", "never"])
+def test_less_memory_is_never_faster(offload: str) -> None:
     """Up to what is left open in the search of a stage."""
-    limits = [int(share * free().peak_bytes) for share in (0.9, 0.7)]
-    steps = [planned(memory_bytes=limits[0]).step_s, short().step_s]
-    steps.append(planned(memory_bytes=limits[1]).step_s)
+    limits = [int(share * free().peak_bytes) for share in (0.9, 0.8, 0.7)]
+    steps = [planned(memory_bytes=limit, offload=offload).step_s for limit in limits]
     assert all(a <= b * (1 + FAIR.first.tolerance) for a, b in pairwise(steps))
 
 
