@@ -107,7 +107,8 @@ def chosen_text(program: ProgramPlan) -> str:
     if program.recomputed is None:
         return ""
     count = sum(len(row.numbers) for row in program.recomputed)
-    return f"{count} values chosen to be computed again" if count else "all values kept"
+    values = "1 value" if count == 1 else f"{count} values"
+    return f"{values} chosen to be computed again" if count else "all values kept"
 
 
 def again_text(stage: StageRow, program: ProgramPlan) -> str:
@@ -134,8 +135,8 @@ def _bound_of_stages(file: PlanFile, pipeline: Pipeline) -> str:
     if not pipeline.lower_bound_s:
         return "none is known" + ("" if file.stop is Stop.GAP else f": {file.stop.value}")
     return (
-        f"{seconds_text(pipeline.lower_bound_s)} for all pipelines of this program, gap "
-        f"{file.gap:.2%}: {file.stop.value}"
+        f"{seconds_text(pipeline.lower_bound_s)} for all pipelines with one kind of recomputation "
+        f"in each stage, gap {file.gap:.2%}: {file.stop.value}"
     )
 
 

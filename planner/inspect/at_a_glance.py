@@ -31,6 +31,10 @@ DATA = ("data-parallel", "zero-1", "zero-2", "fsdp")  # split the batch over all
 OTHERS = "; their steps are products mostly, and this one's are launches, so this says little"
 CENT = 0.01  # dollars
 ENDED = (Stop.TIME_LIMIT.name, Stop.INTERRUPTED.name)
+# What a lower bound is of.
+ALL = "plan of the search space"
+PART_SEEN = "plan that was looked at before the search ended"
+PIPELINES = "pipeline with one kind of recomputation in each stage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +165,7 @@ def at_a_glance(analysed: AnalysedPlan) -> Glance:
         layout=layout_text(analysed),
         other=other,
         times_as_fast=seconds / step if other and step else 0.0,
-        bounded=_bounded(step, program.lower_bound_s, "plan", ended=program.stop in ENDED),
+        bounded=_bounded(step, program.lower_bound_s, PART_SEEN if program.stop in ENDED else ALL),
         mfu=model_s / step if step else 0.0,
         hfu=all_s / step if step else 0.0,
         examples_per_s=examples_of(analysed) / step if step else 0.0,
@@ -207,7 +211,7 @@ def glance_of_stages(
         f"micro-batches, schedule {pipeline.schedule}",
         other=other,
         times_as_fast=seconds / step if other and step else 0.0,
-        bounded=_bounded(step, pipeline.lower_bound_s, "pipeline"),
+        bounded=_bounded(step, pipeline.lower_bound_s, PIPELINES),
         mfu=model_s / step if step else 0.0,
         hfu=all_s / step if step else 0.0,
         examples_per_s=examples / step if step else 0.0,
@@ -224,22 +228,20 @@ def glance_of_stages(
     )
 
 
-def _bounded(step_s: float, lower_bound_s: float, kind: str, *, ended: bool = False) -> str:
-    """How much faster a plan of a kind may be, by the lower bound of all that were searched.
+def _bounded(step_s: float, lower_bound_s: float, which: str) -> str:
+    """How much faster another plan may be, by the lower bound of all that were searched.
 
     Args:
         step_s: of the plan [s].
         lower_bound_s: of the plans that were searched [s].
-        kind: what plans are called.
-        ended: whether a limit ended the search before all were.
+        which: what these are called.
     """
     if not step_s or not lower_bound_s:
         return ""
     gap = max(0.0, 1.0 - lower_bound_s / step_s)
-    which = "that was looked at before the search ended" if ended else "of the search space"
     if gap <= PROVED:
-        return f"no {kind} {which} is faster, by proof"
-    return f"no {kind} {which} is more than {share_text(gap)} faster, by a lower bound"
+        return f"no {which} is faster, by proof"
+    return f"no {which} is more than {share_text(gap)} faster, by a lower bound"
 
 
 def _left_out(analysed: AnalysedPlan) -> str:

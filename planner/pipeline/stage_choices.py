@@ -42,8 +42,10 @@ from .stages_together import CHOSEN, AllStages, Better, Choice, Named, seconds_o
 from .trials import PlannedPipeline, Trials
 
 MOST_PLANS = 3  # of choices of a stage; not measured
-MOST_HOSTED = 5  # of those with values on the host; not measured
-SLOWER = 0.1  # as much as these may take longer than the stage as it is; not measured
+# Of those with values on the host, and as much as they may take longer than the stage as it is.
+# Four stages of Llama-3 8B on 8 A100 with 19 GB take 3.341 s with 3, 5 and 8 of them, and with 0.1
+# and 0.4; 3.350 with 0.
+MOST_HOSTED, SLOWER = 5, 0.1
 T = TypeVar("T")
 
 
@@ -112,7 +114,8 @@ class StageChoices:
             if here is not None:
                 kept[s] = here
         ways = [before]
-        for found in (kept, self.all.together(kept, hosted)) if kept or any(hosted.values()) else ():
+        chosen = (kept, self.all.together(kept, hosted)) if kept or any(hosted.values()) else ()
+        for found in chosen:
             moved = {
                 s: one if names[s][0] is names[s][1] else self._moved(one, names[s][0])
                 for s, one in found.items()

@@ -21,6 +21,7 @@ from ir.analysis import Place
 from ir.jax_internals import host_copies
 from ir.trace import Binding, Program
 
+from ...common.errors import PlanError
 from ..padding.nodes import Writer, can_be_padded
 from .across import InLoops
 from .draft import Draft, Item, Value, draft_of, program_of, with_numbers
@@ -54,14 +55,25 @@ def stacked_values(program: Program) -> tuple[Stacked, ...]:
 
 
 def with_hosted(program: Program, keys: Collection[Key]) -> Program:
-    """The program with some of its `stacked_values` in the memory of the host."""
+    """The program with some of its `stacked_values` in the memory of the host.
+
+    Raises:
+        PlanError: if one of the values is given twice, or is no stack of a loop.
+    """
     if not keys:
         return program
-    draft = draft_of(program)
+    draft, left = draft_of(program), list(keys)
     for place, _, across, _ in list(_loops(draft, (), 1.0)):
         for v in across.stacked:
-            if (place, v - across.source.first) in keys:
+            if (key := (place, v - across.source.first)) in left:
+                left.remove(key)
                 _host(across, v)
+    if left:
+        raise PlanError(
+            f"value {left[0][1]} of the loop at {left[0][0]} is to wait on the host twice, or no "
+            "loop over layers stacks it up for its backward pass",
+            kind="plan-file", remedy="make the plan again with this version",
+        )  # fmt: skip
     return program_of(draft)
 
 

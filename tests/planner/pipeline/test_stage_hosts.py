@@ -21,6 +21,7 @@ from msgspec import structs
 
 from costmodel import parse_cluster
 from ir.analysis import offloads
+from ir.trace import trace
 from planner import load, plan
 from planner.common.errors import PlanError
 from planner.files.plan_file import PlanFile
@@ -40,7 +41,7 @@ from planner.pipeline.trials import PlannedPipeline, Trials
 from planner.sharding.host_limit import USABLE
 from planner.sharding.recompute.choices import recomputable
 from planner.sharding.recompute.every_choice import every_choice
-from planner.sharding.recompute.hosted import stacked_values
+from planner.sharding.recompute.hosted import stacked_values, with_hosted
 from planner.sharding.recompute.saved import layers_of
 from planner.sharding.recompute.variants import kept_by, rows_of, variant_of
 from tests.planner.emit.pipelines import (
@@ -238,6 +239,16 @@ def test_a_file_that_contradicts_itself_is_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(PlanError, match="is not a sound plan: stage"):
             check_plan(broken, "plan.json")
+
+
+def test_values_that_no_loop_stacks_up_do_not_wait_on_the_host() -> None:
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((4, 1, 8, 8), (8, 8))]
+    program = trace(jax.grad(lambda w, x: short_chain(w, {"x": x})), *shapes).program
+    (key, *_) = (one.key for one in stacked_values(program))
+    assert with_hosted(program, [key]) != program
+    for keys in ([key, key], [key, ((77,), 0)]):
+        with pytest.raises(PlanError, match="is to wait on the host twice, or no loop"):
+            with_hosted(program, keys)
 
 
 # --- every choice ------------------------------------------------------------------------------
