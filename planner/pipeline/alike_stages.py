@@ -19,7 +19,7 @@ from .cut.outline import anywhere
 from .cut.stage import Staged
 from .cut.stage_training_step import StageTrainingStep
 
-Named = tuple[StageTrainingStep, str]
+NamedStage = tuple[StageTrainingStep, str]  # with the digest of its program
 
 
 @dataclass
@@ -31,14 +31,14 @@ class AlikeStages:
         that its number stays its own.
     """
 
-    firsts: dict[tuple[object, ...], list[Named]] = field(
-        default_factory=dict[tuple[object, ...], "list[Named]"]
+    firsts: dict[tuple[object, ...], list[NamedStage]] = field(
+        default_factory=dict[tuple[object, ...], "list[NamedStage]"]
     )
     moved: dict[tuple[int, str], tuple[PlannedProgram, PlannedProgram]] = field(
         default_factory=dict[tuple[int, str], "tuple[PlannedProgram, PlannedProgram]"]
     )
 
-    def first(self, loss: Opened, cut: Staged, s: int, own: Named) -> Named:
+    def first(self, loss: Opened, cut: Staged, s: int, own: NamedStage) -> NamedStage:
         """The stage that is planned in place of one.
 
         Args:
@@ -56,7 +56,7 @@ class AlikeStages:
         seen.append(own)
         return own
 
-    def planned(self, plan: PlannedProgram, own: Named) -> PlannedProgram:
+    def planned(self, plan: PlannedProgram, own: NamedStage) -> PlannedProgram:
         """The plan of a first stage, as one of another that is alike.
 
         Args:

@@ -26,8 +26,7 @@ from .divide.listing import Begun, Floors, Least, Listing, least_step_s
 from .divide.listing_in_turn import ListingInTurn
 from .divide.transfers import crossed
 from .schedule import IN_FLIGHT, ONE_EACH, Turns, families, in_turns, take
-from .stage_floors import Least as LeastOfAll
-from .stage_floors import StageFloors
+from .stage_floors import LeastOfRuns, StageFloors
 
 # Divisions that were begun, beyond which the rest is left.
 MOST_LISTED = 200_000
@@ -104,8 +103,8 @@ class OpenDivisions:
         default_factory=list[tuple[float, int, Source, "Begun | None", int]]
     )
     _whole: list[tuple[float, int, Open]] = field(default_factory=list[tuple[float, int, Open]])
-    _known: dict[tuple[int, int, int, int], tuple[LeastOfAll, Floors]] = field(
-        default_factory=dict[tuple[int, int, int, int], "tuple[LeastOfAll, Floors]"]
+    _known: dict[tuple[int, int, int, int], tuple[LeastOfRuns, Floors]] = field(
+        default_factory=dict[tuple[int, int, int, int], "tuple[LeastOfRuns, Floors]"]
     )
     _flights: dict[tuple[int, int, Turns], int] = field(
         default_factory=dict[tuple[int, int, Turns], int]

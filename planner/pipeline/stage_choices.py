@@ -29,6 +29,7 @@ from ..sharding.recompute.node_seconds import host_copy_seconds, node_seconds
 from ..sharding.recompute.saved import layers_of
 from ..sharding.recompute.variants import kept_by, variant_of, with_values_on_host
 from ..sharding.search.asked import may_offload
+from .alike_stages import NamedStage
 from .bound_stages import BoundStages
 from .cut.opened_loss import cut_of
 from .cut.replaced import late_inputs, traced_joint, with_program
@@ -37,8 +38,8 @@ from .cut.stage_training_step import StageTrainingStep, training_step_of
 from .divide.simulated import ranked
 from .divide.stage_price import StagePrice
 from .stage_edits import StageEdits
-from .stage_hosts import Hosted, Work, fewer_here, fewest_moved, hosted_ways
-from .stages_together import CHOSEN, AllStages, Better, Choice, Named, seconds_of
+from .stage_hosts import HostedWay, Recomputation, fewer_here, fewest_moved, hosted_ways
+from .stages_together import CHOSEN, AllStages, Choice, PlannedChoice, seconds_of
 from .trials import PlannedPipeline, Trials
 
 MOST_PLANS = 3  # of choices of a stage; not measured
@@ -71,7 +72,7 @@ class _Choices:
     kept: the same as training steps, with the rest on the devices.
     """
 
-    works: Sequence[Work]
+    works: Sequence[Recomputation]
     kept: _Read[Choice]
 
 
@@ -100,10 +101,10 @@ class StageChoices:
     def run(self) -> PlannedPipeline:
         """The pipeline with each stage's fastest choice; unchanged if its step is no shorter."""
         before, count = self.pipeline, len(self.shape.sizes)
-        known: dict[tuple[int, str], tuple[Better | None, list[Better]]] = {}
-        names: dict[int, tuple[Named, Named]] = {}
-        kept: dict[int, Better] = {}
-        hosted: dict[int, list[Better]] = {}
+        known: dict[tuple[int, str], tuple[PlannedChoice | None, list[PlannedChoice]]] = {}
+        names: dict[int, tuple[NamedStage, NamedStage]] = {}
+        kept: dict[int, PlannedChoice] = {}
+        hosted: dict[int, list[PlannedChoice]] = {}
         for s in sorted(range(count), key=lambda s: -before.flight[s]):
             own = self.planner.training_step(self.loss, self.kept, s)
             first = self.planner.alike.first(self.loss, self.kept, s, own)
@@ -126,7 +127,7 @@ class StageChoices:
     def _as_is(self, s: int) -> tuple[str, StagePrice]:
         return self.shape.recompute[s], self.pipeline.prices[s]
 
-    def _found(self, s: int, stage: Named) -> tuple[Better | None, list[Better]]:
+    def _found(self, s: int, stage: NamedStage) -> tuple[PlannedChoice | None, list[PlannedChoice]]:
         """The fastest choice of a stage with nothing on the host, and some with values there.
 
         The first is the fastest of those planned, of equal ones that of the least memory; None if
@@ -138,12 +139,12 @@ class StageChoices:
         self.planner.say("what stages send to the host")
         return kept, self._with_hosts(s, stage)
 
-    def _kept(self, s: int, stage: Named) -> Better | None:
+    def _kept(self, s: int, stage: NamedStage) -> PlannedChoice | None:
         """The same of the choices that keep everything else on the devices."""
         kind, known = self.shape.recompute[s], self._of(s, stage)
         return self._fastest(s, (c for c in known.kept if kind != "none" or not c.is_written))
 
-    def _of(self, s: int, stage: Named) -> _Choices:
+    def _of(self, s: int, stage: NamedStage) -> _Choices:
         key = stage[1], self.shape.sizes[s]
         if key not in self.choices:
             self.planner.say("what stages compute again")
@@ -151,7 +152,7 @@ class StageChoices:
             self.choices[key] = _Choices(works, _Read(self._choices(stage[0], works)))
         return self.choices[key]
 
-    def _fastest(self, s: int, some: Iterable[Choice]) -> Better | None:
+    def _fastest(self, s: int, some: Iterable[Choice]) -> PlannedChoice | None:
         """The fastest of the first choices, if it is faster than the stage is."""
         flight, below_s = self.pipeline.flight[s], self._below_s(s)
         kind, price = self._as_is(s)
@@ -165,7 +166,7 @@ class StageChoices:
                 answer[1].needed_bytes(CHOSEN, flight),
             )
             if rank < least and rank[1] <= self.room_bytes:
-                best, least = Better(choice, answer), rank
+                best, least = PlannedChoice(choice, answer), rank
         return best
 
     def _below_s(self, s: int) -> float:
@@ -174,7 +175,7 @@ class StageChoices:
         again_s = price.paced_s(kind) - price.microbatch_s
         return self.pipeline.plans[s].step_s + self.shape.microbatches * again_s
 
-    def _is_short(self, s: int, stage: Named, best: Better | None) -> bool:
+    def _is_short(self, s: int, stage: NamedStage, best: PlannedChoice | None) -> bool:
         """Whether a limit of memory may make a stage slower than one that computes nothing again.
 
         It does not where the choice of the least work leaves memory free.
@@ -190,14 +191,14 @@ class StageChoices:
             price.needed_bytes(kind, self.pipeline.flight[s]) > SPARE * self.room_bytes
         )
 
-    def _with_hosts(self, s: int, stage: Named) -> list[Better]:
+    def _with_hosts(self, s: int, stage: NamedStage) -> list[PlannedChoice]:
         """Choices with values on the host that fit.
 
         Of ways that take longer each has less on the devices, so that the fastest that fits is
         found by bisection; then that which moves less, as far as it left room. Slower ones than the
         stage is may make room for what earlier stages send.
         """
-        found, every = dict[int, Better](), self._ways(s, stage)
+        found, every = dict[int, PlannedChoice](), self._ways(s, stage)
         ways = fewer_here(every)
         low, high, at = 0, len(ways), 0
         for _ in range(MOST_HOSTED):
@@ -218,7 +219,7 @@ class StageChoices:
             some += [] if one is None else [one]
         return some
 
-    def _planned(self, s: int, stage: Named, way: Hosted) -> Better | None:
+    def _planned(self, s: int, stage: NamedStage, way: HostedWay) -> PlannedChoice | None:
         """A way to have values on the host, None if it does not fit or takes far longer."""
         variant = with_values_on_host(way.work.variant, way.keys)
         edits = StageEdits(variant.rows or (), variant.hosted)
@@ -227,10 +228,10 @@ class StageChoices:
             return None
         flight, below_s = self.pipeline.flight[s], self._below_s(s) * (1 + SLOWER)
         answer = self.planner.planned_below(choice.stage[0], self.chosen, s, flight, below_s)
-        one = None if answer is None else Better(choice, answer)
+        one = None if answer is None else PlannedChoice(choice, answer)
         return one if one is not None and self.all.fits(s, one) else None
 
-    def _ways(self, s: int, stage: Named) -> list[Hosted]:
+    def _ways(self, s: int, stage: NamedStage) -> list[HostedWay]:
         """Ways to have values on the host that may fit, those of the least seconds first."""
         step, size, flight = stage[0], self.shape.sizes[s], self.pipeline.flight[s]
         copy_s = host_copy_seconds(self.planner.machine.subset(size))
@@ -239,7 +240,7 @@ class StageChoices:
         ways = hosted_ways(self._of(s, stage).works, flight, copy_s)
         return [way for way in ways if held + way.here_bytes <= size * self.room_bytes]
 
-    def _works(self, stage: StageTrainingStep, size: int) -> list[Work]:
+    def _works(self, stage: StageTrainingStep, size: int) -> list[Recomputation]:
         """The choices of a stage that make distinct programs, those of the least work first."""
         traced = traced_joint(stage.joint)
         late = late_inputs(stage.joint, traced)
@@ -247,18 +248,20 @@ class StageChoices:
         layers = layers_of(kept.program, late)
         if not any(node.read for layer in layers for node in layer.nodes):
             return []
-        seen, found = set[str](), list[tuple[float, int, Work]]()
+        seen, found = set[str](), list[tuple[float, int, Recomputation]]()
         for n, values in enumerate(choices(layers, self._seconds_of(kept, size))):
             variant = variant_of(kept, values, late)
             key = digest(variant.traced.graph)
             if key not in seen:
                 seen.add(key)
                 seconds = self._seconds_of(variant.traced, size)
-                work = Work(variant, seconds, work_s(variant.traced, seconds))
+                work = Recomputation(variant, seconds, work_s(variant.traced, seconds))
                 found.append((work.work_s, n, work))
         return [work for _, _, work in sorted(found, key=lambda one: one[:2])]
 
-    def _choices(self, stage: StageTrainingStep, works: Sequence[Work]) -> Iterator[Choice]:
+    def _choices(
+        self, stage: StageTrainingStep, works: Sequence[Recomputation]
+    ) -> Iterator[Choice]:
         """The same as training steps."""
         written = digest(traced_joint(stage.joint).graph) if works else ""
         for work in works:
@@ -285,15 +288,15 @@ class StageChoices:
             return None
         return Choice(edits, is_written, (step, digest(step.traced.graph)))
 
-    def _moved(self, better: Better, own: Named) -> Better:
+    def _moved(self, better: PlannedChoice, own: NamedStage) -> PlannedChoice:
         """What is chosen in a stage, in another that is alike."""
         joint, edits = own[0].joint, better.choice.edits
         choice = self._made(joint, edits.applied(joint, "a stage"), edits)
         assert choice is not None
         plan, price = better.found
-        return Better(choice, (self.planner.alike.planned(plan, choice.stage), price))
+        return PlannedChoice(choice, (self.planner.alike.planned(plan, choice.stage), price))
 
-    def _with(self, found: dict[int, Better]) -> PlannedPipeline:
+    def _with(self, found: dict[int, PlannedChoice]) -> PlannedPipeline:
         """The pipeline with choices, by stage; unchanged if its step is no shorter."""
         before, count = self.pipeline, range(len(self.shape.sizes))
         if not found:

@@ -44,7 +44,7 @@ ROUNDING = 1e-9  # of bytes that plans may have above the limit
 
 
 @dataclass(frozen=True)
-class Least:
+class LeastOfRuns:
     """Least seconds of every run of slots as a stage, shape [first place, last place].
 
     forward_s: forward pass of one micro-batch.
@@ -98,8 +98,8 @@ class StageFloors:
     _bytes: dict[tuple[int, str, bool], UnitBytes] = field(
         default_factory=dict[tuple[int, str, bool], UnitBytes]
     )
-    _least: dict[tuple[int, int], dict[bytes, Least]] = field(
-        default_factory=dict[tuple[int, int], "dict[bytes, Least]"]
+    _least: dict[tuple[int, int], dict[bytes, LeastOfRuns]] = field(
+        default_factory=dict[tuple[int, int], "dict[bytes, LeastOfRuns]"]
     )
     _kinds: dict[tuple[int, int], dict[str, KindFloors]] = field(
         default_factory=dict[tuple[int, int], "dict[str, KindFloors]"]
@@ -128,7 +128,7 @@ class StageFloors:
         """Runs between neighbouring places that differ."""
         return len({self.shares.alike((k, k + 1))[0] for k in range(self.shares.count - 1)})
 
-    def least(self, count: int, size: int, flight: int = 1, chunks: int = 1) -> Least:
+    def least(self, count: int, size: int, flight: int = 1, chunks: int = 1) -> LeastOfRuns:
         """Bounds for `count` micro-batches on `size` devices.
 
         Args:
@@ -150,7 +150,7 @@ class StageFloors:
                 for name in _FIELDS
             )
             forward, back, micro, step, begun, rest, inward, weight, once, passes, sent = found
-            known[key] = Least(
+            known[key] = LeastOfRuns(
                 forward, forward + back, micro, micro + once, step, begun, rest, inward, weight,
                 once, passes, sent,
             )  # fmt: skip

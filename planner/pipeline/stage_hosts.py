@@ -29,7 +29,7 @@ EVERY_SET_OF = 6  # stacks, of which every set is looked at; of more the largest
 
 
 @dataclass(frozen=True)
-class Work:
+class Recomputation:
     """A choice of what a stage computes again, everything else on its devices.
 
     seconds: of its nodes; work_s: of all of them, of one micro-batch.
@@ -41,7 +41,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Hosted:
+class HostedWay:
     """Stacks of a choice that wait on the host.
 
     least_s: least seconds of a micro-batch, with the copies that nothing hides.
@@ -50,7 +50,7 @@ class Hosted:
     host_bytes: of the stacks that go, of a micro-batch.
     """
 
-    work: Work
+    work: Recomputation
     keys: tuple[Key, ...]
     least_s: float
     here_bytes: float
@@ -58,8 +58,8 @@ class Hosted:
 
 
 def hosted_ways(
-    some: Iterable[Work], flight: int, copy_s: Callable[[float], float]
-) -> list[Hosted]:
+    some: Iterable[Recomputation], flight: int, copy_s: Callable[[float], float]
+) -> list[HostedWay]:
     """Sets of stacks on the host under each choice, those of the least seconds first.
 
     Of equal ones those with the least on the devices come first, then those that move the least.
@@ -69,7 +69,7 @@ def hosted_ways(
         flight: micro-batches in flight.
         copy_s: seconds of copying an amount of all devices together [byte].
     """
-    found: list[Hosted] = []
+    found: list[HostedWay] = []
     for work in some:
         stacked = stacked_values(work.variant.traced.program)
         whole = sum(one.nbytes for one in stacked)
@@ -77,20 +77,20 @@ def hosted_ways(
             moved = sum(one.nbytes for one in away)
             least_s = work.work_s + _exposed_s(away, work.seconds, copy_s)
             here = flight * (whole - moved) + BUFFERS * sum(one.slice_bytes for one in away)
-            found.append(Hosted(work, tuple(one.key for one in away), least_s, here, moved))
+            found.append(HostedWay(work, tuple(one.key for one in away), least_s, here, moved))
     return sorted(found, key=lambda one: (one.least_s, one.here_bytes, one.host_bytes))
 
 
-def fewer_here(ways: Iterable[Hosted]) -> list[Hosted]:
+def fewer_here(ways: Iterable[HostedWay]) -> list[HostedWay]:
     """Of `hosted_ways`, those that have less on the devices than all before them."""
-    front: list[Hosted] = []
+    front: list[HostedWay] = []
     for one in ways:
         if not front or one.here_bytes < front[-1].here_bytes:
             front.append(one)
     return front
 
 
-def fewest_moved(ways: Iterable[Hosted], one: Hosted, more_bytes: float) -> Hosted:
+def fewest_moved(ways: Iterable[HostedWay], one: HostedWay, more_bytes: float) -> HostedWay:
     """Of the ways that take no longer than one, that which moves the least.
 
     Args:

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from costmodel import Cluster
 
-from .cut.stage_training_step import StageTrainingStep
+from .alike_stages import NamedStage
 from .divide.simulated import PipelineShape, Ranked, ranked
 from .divide.stage_price import StagePrice
 from .stage_edits import StageEdits
@@ -18,7 +18,6 @@ from .stage_planner import StageFound
 from .trials import PlannedPipeline
 
 CHOSEN = "chosen"  # the kind of recomputation of a stage with a choice
-Named = tuple[StageTrainingStep, str]  # with the digest of its program
 
 
 @dataclass(frozen=True)
@@ -32,18 +31,18 @@ class Choice:
 
     edits: StageEdits
     is_written: bool
-    stage: Named
+    stage: NamedStage
 
 
 @dataclass(frozen=True)
-class Better:
+class PlannedChoice:
     """A stage with a choice, and its plan."""
 
     choice: Choice
     found: StageFound
 
 
-Stages = dict[int, Better | None]  # None where a stage is as it was planned
+ChosenStages = dict[int, PlannedChoice | None]  # None where a stage is as it was planned
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,8 @@ class AllStages:
         return self.pipeline.ranked.shape
 
     def together(
-        self, kept: dict[int, Better], hosted: dict[int, list[Better]]
-    ) -> dict[int, Better]:
+        self, kept: dict[int, PlannedChoice], hosted: dict[int, list[PlannedChoice]]
+    ) -> dict[int, PlannedChoice]:
         """Choices of all stages whose step is short: changed stage by stage, from three starts.
 
         Memory of a stage depends on the others too: where an earlier one is faster, more of what
@@ -73,10 +72,10 @@ class AllStages:
             kept: the fastest choice of each stage with nothing on the host, if it has one.
             hosted: its choices with values there.
         """
-        every: dict[int, list[Better | None]] = {
+        every: dict[int, list[PlannedChoice | None]] = {
             s: [None, *([kept[s]] if s in kept else ()), *some] for s, some in hosted.items()
         }
-        starts: list[Stages] = [
+        starts: list[ChosenStages] = [
             {s: min(some, key=lambda one: self._needed(s, one)) for s, some in every.items()},
             {s: min(some, key=lambda one: self._paced(s, one)) for s, some in every.items()},
             {s: kept.get(s) for s in every},
@@ -84,7 +83,9 @@ class AllStages:
         best = min((self._improved(start, every) for start in starts), key=self.rank)
         return {s: one for s, one in best.items() if one is not None}
 
-    def _improved(self, start: Stages, every: dict[int, list[Better | None]]) -> Stages:
+    def _improved(
+        self, start: ChosenStages, every: dict[int, list[PlannedChoice | None]]
+    ) -> ChosenStages:
         """Choices changed in one stage after another, as long as that makes the step shorter."""
         best, rank, before = start, self.rank(start), (math.inf, math.inf)
         while rank < before:
@@ -96,17 +97,17 @@ class AllStages:
                     best, rank = {**best, s: some[n]}, least
         return best
 
-    def fits(self, s: int, one: Better) -> bool:
+    def fits(self, s: int, one: PlannedChoice) -> bool:
         """Whether a stage with a choice fits, if the others are as they were planned."""
         run, over = self._run({s: one})
         return not over and run.peak_bytes[s] <= self.limit_bytes
 
-    def rank(self, found: Stages) -> tuple[float, float]:
+    def rank(self, found: ChosenStages) -> tuple[float, float]:
         """Bytes that choices of stages need above the limits, and their step [s]."""
         run, over = self._run(found)
         return over + max(run.worst_bytes - self.limit_bytes, 0.0), run.step_s
 
-    def _run(self, found: Stages) -> tuple[Ranked, float]:
+    def _run(self, found: ChosenStages) -> tuple[Ranked, float]:
         """The pipeline with some choices, and bytes that its hosts lack."""
         before, room = self.pipeline, HostRoom(self.machine)
         prices, kinds, over = [*before.prices], [*self.shape.recompute], 0.0
@@ -126,16 +127,16 @@ class AllStages:
         first = starts[self.shape.group[s]]
         return range(first, first + self.shape.sizes[s])
 
-    def _needed(self, s: int, one: Better | None) -> float:
+    def _needed(self, s: int, one: PlannedChoice | None) -> float:
         """Memory of a device."""
         price, kind = self._priced(s, one)
         return price.needed_bytes(kind, self.pipeline.flight[s])
 
-    def _paced(self, s: int, one: Better | None) -> float:
+    def _paced(self, s: int, one: PlannedChoice | None) -> float:
         """Seconds of a micro-batch."""
         return seconds_of(*self._priced(s, one), self.shape.microbatches)
 
-    def _priced(self, s: int, one: Better | None) -> tuple[StagePrice, str]:
+    def _priced(self, s: int, one: PlannedChoice | None) -> tuple[StagePrice, str]:
         if one is None:
             return self.pipeline.prices[s], self.shape.recompute[s]
         return one.found[1], CHOSEN
