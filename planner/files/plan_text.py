@@ -120,6 +120,16 @@ def again_text(stage: StageRow, program: ProgramPlan) -> str:
     return ", ".join(filter(None, (again, hosted_text(stage, program))))
 
 
+def in_pipeline(s: int, file: PlanFile) -> str:
+    """What a stage is in its pipeline, above what explains one of its micro-batches."""
+    stage, program = file.stages[s], file.members[s]
+    return (
+        f"stage {s}, {again_text(stage, program)}: {bytes_text(stage.peak_bytes)} of "
+        f"{bytes_text(file.whole.limit_bytes)} with all micro-batches in flight\n"
+        "one micro-batch alone:"
+    )
+
+
 def hosted_text(stage: StageRow, program: ProgramPlan) -> str:
     """What a stage sends to the host, and what stays on a device; empty if it sends nothing."""
     if not program.hosted or stage.cost is None:

@@ -26,7 +26,7 @@ from ..common.surface import public_methods
 from ..common.write_files import write_files
 from ..files.plan_file import one_stage, write
 from ..files.plan_summary import summary_of
-from ..files.plan_text import plan_line, show_plan
+from ..files.plan_text import in_pipeline, plan_line, show_plan
 from ..sharding.lower import lower_decisions
 from .bind import bound_program, placed, specs_like
 from .bind_stages import argument_like, bound_stages, compiled_stages
@@ -105,7 +105,8 @@ class Plan(PlanView):
                 remedy=f"write STAGE or STAGE:TENSOR, stages are 0 to {len(self.file.stages) - 1}",
             )  # fmt: skip
         stage = self.file.stages[int(number)]
-        return self.analysed_programs[stage.program].explain(tensor, alternatives)
+        found = self.analysed_programs[stage.program].explain(tensor, alternatives)
+        return found if tensor else f"{in_pipeline(int(number), self.file)}\n{found}"
 
     def what_if(
         self,

@@ -215,7 +215,10 @@ def test_it_is_printed_explained_and_reported(tmp_path: Path) -> None:
     count = sum(len(row.numbers) for row in found.file.members[s].hosted)
     text = f"{count} {'stack' if count == 1 else 'stacks'} on the host: of each micro-batch"
     assert text in str(found)
-    assert "copies to and from the host" in found.explain(str(s))
+    explained = found.explain(str(s))
+    assert text in explained
+    assert "one micro-batch alone:" in explained
+    assert "copies to and from the host" in explained
     found.report(tmp_path / "report.html")
     assert text in (tmp_path / "report.html").read_text()
 
