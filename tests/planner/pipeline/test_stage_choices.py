@@ -33,6 +33,7 @@ from planner.sharding.recompute.kinds import chosen_by_kind
 from planner.sharding.recompute.saved import layers_of
 from planner.sharding.recompute.variants import kept_by, rows_of, variant_of
 from tests.planner.emit.pipelines import arguments, cuts_near, everything, masked
+from tests.planner.pipeline.trained import assert_trains
 from tests.planner.pipeline.unproved import without_proof
 
 SGD = optax.sgd(0.1, momentum=0.9)
@@ -192,28 +193,7 @@ def test_stages_with_choices_train_as_the_step_does(found: Any, tmp_path: Path) 
     loaded = load(tmp_path / "plan.json")
     for own, read in zip(found.file.members, loaded.file.members, strict=True):
         assert own.recomputed == read.recomputed
-    args = arguments(batch=64)
-    run = loaded.bind(masked, *args, optimizer=SGD, has_aux=True).compile()
-
-    @jax.jit
-    def step(params: Any, state: Any, batch: Any) -> Any:
-        of = jax.value_and_grad(masked, has_aux=True, allow_int=True)
-        (value, _), grads = of(params, batch)
-        grads = jax.tree.map(
-            lambda g, p: jnp.zeros_like(p) if g.dtype == jax.dtypes.float0 else g, grads, params
-        )
-        updates, state = SGD.update(grads, state, params)
-        return optax.apply_updates(params, updates), state, value
-
-    params, batch = args
-    theirs = (params, SGD.init(params))
-    mine: Any = jax.tree.map(jnp.copy, (params, found.bound.loss.built.init(params)))
-    for _ in range(2):
-        *mine, (value, _) = run(*mine, batch)
-        *theirs, expected = step(*theirs, batch)
-        np.testing.assert_allclose(value, expected, rtol=1e-4)
-    for a, b in zip(jax.tree.leaves(mine[0]), jax.tree.leaves(theirs[0]), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert_trains(loaded, SGD)
 
 
 def every_choice(found: PlannedPipeline, trials: Trials, s: int) -> list[StagePrice]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 from jax import lax
@@ -54,6 +53,7 @@ from tests.planner.emit.pipelines import (
 from tests.planner.programs import linked, slow_machine
 
 from .hosted import random_choices, with_edits
+from .trained import assert_trains
 from .unproved import without_proof
 
 SGD = optax.sgd(0.1, momentum=0.9)
@@ -185,28 +185,7 @@ def test_the_host_holds_a_stack_for_each_micro_batch() -> None:
 def test_a_plan_with_values_on_the_host_runs_from_its_file(tmp_path: Path) -> None:
     found = short()
     found.save(tmp_path / "plan.json")
-    args = arguments(batch=64)
-    run = load(tmp_path / "plan.json").bind(masked, *args, optimizer=SGD, has_aux=True).compile()
-
-    @jax.jit
-    def step(params: Any, state: Any, batch: Any) -> Any:
-        of = jax.value_and_grad(masked, has_aux=True, allow_int=True)
-        (value, _), grads = of(params, batch)
-        grads = jax.tree.map(
-            lambda g, p: jnp.zeros_like(p) if g.dtype == jax.dtypes.float0 else g, grads, params
-        )
-        updates, state = SGD.update(grads, state, params)
-        return optax.apply_updates(params, updates), state, value
-
-    params, batch = args
-    theirs = (params, SGD.init(params))
-    mine: Any = jax.tree.map(jnp.copy, (params, found.bound.loss.built.init(params)))
-    for _ in range(2):
-        *mine, (value, _) = run(*mine, batch)
-        *theirs, expected = step(*theirs, batch)
-        np.testing.assert_allclose(value, expected, rtol=1e-4)
-    for a, b in zip(jax.tree.leaves(mine[0]), jax.tree.leaves(theirs[0]), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert_trains(load(tmp_path / "plan.json"), SGD)
 
 
 def test_it_is_printed_explained_and_reported(tmp_path: Path) -> None:
