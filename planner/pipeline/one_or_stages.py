@@ -82,6 +82,7 @@ def one_or_stages(training: Training, request: Request) -> Planned:
 
 
 _INTERRUPTED = "the search for pipelines was interrupted; some may be faster"
+_KINDS = "pipelines are bounded with one kind of recomputation in each stage"
 _OUT_OF_TIME = "the time limit ended the search for pipelines; some may be faster"
 _OUT_OF_TIME_IN_STAGES = "the time limit ended the search: a better pipeline may exist"
 _ASKED = "was not planned, as a pipeline is asked for; pipeline='auto' plans both"
@@ -189,6 +190,8 @@ def _one(plan: PlannedProgram, search: PipelineSearch, why: str, spent_s: float)
         file = structs.replace(file, warnings=notes, lower_bound_s=0.0, stop=stop.name)
     else:
         file = _among_pipelines(file, pipelines_s)
+        if request.options.recompute == "auto":  # stages might choose value by value
+            file = structs.replace(file, warnings=(*file.warnings, _KINDS))
     total = time.monotonic() - request.start
     seconds = {**plan.seconds, "inter": spent_s, "total": total}
     return in_one_program(replace(plan, program=file, seconds=seconds))

@@ -42,10 +42,10 @@ from .stage_hosts import HostedWay, Recomputation, fewer_here, fewest_moved, hos
 from .stages_together import CHOSEN, AllStages, Choice, PlannedChoice, seconds_of
 from .trials import PlannedPipeline, Trials
 
-MOST_PLANS = 3  # of choices of a stage; not measured
-# Of those with values on the host, and as much as they may take longer than the stage as it is.
-# Four stages of Llama-3 8B on 8 A100 with 19 GB take 3.341 s with 3, 5 and 8 of them, and with 0.1
-# and 0.4; 3.350 with 0.
+MOST_PLANS = 3  # choices that are planned for a stage, with nothing on the host; not measured
+# Choices with values on the host that are planned for a stage until one fits, and how much longer
+# than the stage without a choice one may take. The first 16 layers of Llama-3 8B in four stages on
+# 8 A100 with 19 GB take 3.341 s a step with 3, 5 and 8, and with 0.1 and 0.4; 3.350 with 0.
 MOST_HOSTED, SLOWER = 5, 0.1
 T = TypeVar("T")
 
@@ -170,7 +170,11 @@ class StageChoices:
         return best
 
     def _below_s(self, s: int) -> float:
-        """Seconds of a step of a stage as it is; a step hides what its shares by phase do not."""
+        """Seconds that a stage takes in a step without a choice.
+
+        They are those of its plan: in a whole step more communication is hidden than in its forward
+        and backward pass each.
+        """
         kind, price = self._as_is(s)
         again_s = price.paced_s(kind) - price.microbatch_s
         return self.pipeline.plans[s].step_s + self.shape.microbatches * again_s

@@ -87,7 +87,7 @@ def some_options(problem: IntraProblem, budget: Budget) -> Budget:
     """The budget for some of the options of a problem, whose bound is none of all options.
 
     With windows, choices are combined in the end: of a two-layer GPT on 8 H100 with 0.7 of its
-    memory, branch and bound of kernels takes half of the time and finds nothing better.
+    memory, branch and bound of kernels takes half of the time and leads to the same step.
 
     Args:
         problem: the problem.

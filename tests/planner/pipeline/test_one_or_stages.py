@@ -255,6 +255,7 @@ def test_the_bound_of_one_program_holds_for_pipelines_too():
     assert single.stop is Stop.OPTIMAL
     stages = plan(chained, params, batch, pipeline=2, **given)
     assert auto.lower_bound_s <= min(single.lower_bound_s, stages.step_s)
+    assert any("one kind of recomputation in each stage" in note for note in auto.warnings)
     if auto.gap > PROVED:
         assert auto.stop is Stop.GAP
         assert any("best single program" in note for note in auto.warnings)
