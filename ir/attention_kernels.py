@@ -33,6 +33,7 @@ from .jax_internals import (
     struct_of,
     under,
     with_consts_as_arguments,
+    without_references,
 )
 from .sources import Sources
 from .written_attention import Matcher, ReadMasks, WrittenAttention
@@ -93,7 +94,8 @@ class WithKernels:
     def _rewritten(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fn)
         def run(*args: Any, **kwargs: Any) -> Any:
-            closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args, **kwargs)
+            traced, shape = jax.make_jaxpr(fn, return_shape=True)(*args, **kwargs)
+            closed = without_references(traced)
             leaves, tree = jax.tree.leaves((args, kwargs)), jax.tree.structure(shape)
             return jax.tree.unflatten(tree, function_of(self._closed(closed, {}))(*leaves))
 

@@ -25,6 +25,7 @@ from .registered import REGISTERED
 try:  # names that a version may move
     from jax._src.cudnn import fused_attention_stablehlo as fused_attention_stablehlo
     from jax._src.cudnn import scaled_matmul_stablehlo as scaled_matmul_stablehlo
+    from jax._src.interpreters.pxla import _discharge_internal_refs as references_as_values
     from jax.extend import core as jcore
     from jax.extend.random import threefry2x32_p
     from jax.extend.source_info_util import current_name_stack, user_context
@@ -198,6 +199,24 @@ def is_jaxpr(value: Any) -> bool:
 def opened(body: Any) -> tuple[Any, Sequence[Any]]:
     """A jaxpr, and the values of its `constvars`."""
     return (body.jaxpr, body.consts) if hasattr(body, "consts") else (body, ())
+
+
+def without_references(closed: Any) -> Any:
+    """A traced function whose own references (`jax.new_ref`) are values that it carries.
+
+    Raises:
+        TraceError: if a reference goes into an operation that JAX cannot rewrite so.
+    """
+    held = any(type(effect).__name__ == "InternalMutableArrayEffect" for effect in closed.effects)
+    if not held or any(hasattr(v.aval, "inner_aval") for v in closed.jaxpr.constvars):
+        return closed
+    try:
+        return references_as_values(closed)
+    except NotImplementedError as error:
+        raise TraceError(
+            f"has a reference in an operation that JAX cannot run without it: {error}",
+            remedy="carry arrays as values there instead of references",
+        ) from error
 
 
 def evaluated(jaxpr: Any, consts: Sequence[Any], *operands: Array) -> list[Array]:

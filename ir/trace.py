@@ -21,7 +21,7 @@ from .host_kernels import cudnn_assumed as cudnn_assumed
 from .inlined import added_wide
 from .inplace import Watch as Watch
 from .inplace import Watched as Watched
-from .jax_internals import check_version
+from .jax_internals import check_version, without_references
 from .jaxpr import const_aval as const_aval
 from .jaxpr import content_of as content_of
 from .jaxpr import read_jaxpr as read_jaxpr
@@ -124,7 +124,7 @@ def trace(
         ) from error
     if jitted is fn:
         _watch_inside(watch, fn, args, structs)
-    closed = traced.jaxpr
+    closed = without_references(traced.jaxpr)
     starts = np.cumsum([0] + [jax.tree.structure(arg).num_leaves for arg in args]).tolist()
     donated = _donated(donate_argnums, own.trace(*structs) if own else traced, starts)
     out_leaves, out_tree = jax.tree.flatten(traced.out_info)
@@ -340,6 +340,11 @@ def _struct(name: str, leaf: Any, warnings: list[str]) -> jax.ShapeDtypeStruct:
             remedy="bind settings beforehand, for instance with functools.partial, and take what "
             "is no array out of models, as equinox.partition and meshwright.parallelize do",
         )
+    if isinstance(leaf, jax.Ref):
+        raise TraceError(
+            "is a reference, which the step would change in place", where=f"argument '{name}'",
+            remedy="pass its array (`ref[...]`) and return the new one",
+        )  # fmt: skip
     dtype = leaf.dtype
     if not jax.numpy.issubdtype(dtype, jax.dtypes.extended):
         record = np.dtype(dtype).names is not None and dtype != jax.dtypes.float0

@@ -15,7 +15,7 @@ import jax
 
 from ir import lookup
 from ir.inlined import bodies_of
-from ir.jax_internals import equations, params_of
+from ir.jax_internals import equations, params_of, without_references
 from ir.trace import cudnn_assumed
 
 from ...common.errors import PlanError
@@ -59,7 +59,7 @@ def open_loss(loss_fn: Callable[..., Any], params: Any, batch: Any) -> Equations
         PlanError: if the program has effects, whose order a pipeline cannot keep, or contains
             `shard_map`.
     """
-    closed = jax.make_jaxpr(loss_fn)(params, batch)
+    closed = without_references(jax.make_jaxpr(loss_fn)(params, batch))
     check_maps_in(closed)
     if closed.effects:
         raise PlanError(

@@ -14,7 +14,6 @@ import pytest
 from jax import lax
 from jax.experimental import io_callback
 
-from ir import TraceError
 from planner import PlanError, plan, verify
 from tests.helpers_exhaustive import usual
 from tests.helpers_internals import forget_effects
@@ -186,21 +185,3 @@ def test_effects_of_a_loss_are_refused_in_micro_batches_and_stages() -> None:
     planned.compile()(W + 0, optax.sgd(0.1).init(W), X)
     jax.effects_barrier()
     assert [name for name, _ in LOG] == ["loss"]
-
-
-def test_references_are_refused() -> None:
-    def inside(x: Any) -> Any:
-        ref = jax.new_ref(x)
-        ref[...] = x * 2
-        return ref[...]
-
-    with pytest.raises(PlanError, match=r"test_effects.py:\d+: 'new_ref' has an effect"):
-        plan(inside, X, cluster="host")
-    outer = jax.new_ref(jnp.asarray(X))
-
-    def captured(x: Any) -> Any:
-        outer[...] = x
-        return x * 2
-
-    with pytest.raises(TraceError, match="captures a reference"):
-        plan(captured, X, cluster="host")

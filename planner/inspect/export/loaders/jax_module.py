@@ -108,6 +108,11 @@ def constrained(fn: Any, mesh: Mesh) -> Any:
 
     def run(*args: Any) -> Any:
         closed, out = jax.make_jaxpr(fn, return_shape=True)(*args)
+        if any(type(effect).__name__ == "InternalMutableArrayEffect" for effect in closed.effects):
+            raise ValueError(
+                "has references (jax.new_ref), to which no constraint can be set: "
+                "carry arrays as values, or run the plan with Meshwright"
+            )
         leaves, seen = jax.tree.leaves(args), Counter[tuple[str, str]]()
 
         def constrain(op: str, x: Any) -> Any:
