@@ -108,7 +108,8 @@ def constrained(fn: Any, mesh: Mesh) -> Any:
 
     def run(*args: Any) -> Any:
         closed, out = jax.make_jaxpr(fn, return_shape=True)(*args)
-        if any(type(effect).__name__ == "InternalMutableArrayEffect" for effect in closed.effects):
+        kinds = {type(effect).__name__ for effect in closed.effects}
+        if "InternalMutableArrayEffect" in kinds:
             raise ValueError(
                 "has references (jax.new_ref), to which no constraint can be set: "
                 "carry arrays as values, or run the plan with Meshwright"
