@@ -6,8 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
-from itertools import accumulate
+from dataclasses import dataclass, replace
 
 import jax
 from msgspec import structs
@@ -20,7 +19,7 @@ from ..common.interruption import ADVICE
 from ..common.options import Options
 from ..common.request import OutOfTimeError, Request
 from ..common.stop import PROVED, Stop
-from ..files.plan_file import ONE_PROGRAM, Pipeline, StageCost, StageRow, file_of
+from ..files.plan_file import ONE_PROGRAM, Pipeline, file_of
 from ..files.program_plan import BaselineRow, ProgramPlan, fits
 from ..sharding.fewest_microbatches import (
     fewest,
@@ -36,6 +35,7 @@ from ..training.training import Training
 from .cut.stage_training_step import StageTrainingStep
 from .divide.dynamic_programme import EXACT
 from .edit_stages import edited_pipeline
+from .file_rows import by_hand_rows, stage_rows
 from .planned import Planned, in_one_program
 from .rewrite_stages import rewritten_pipeline
 from .search import PipelineSearch
@@ -86,6 +86,9 @@ _KINDS = "pipelines are bounded with one kind of recomputation in each stage"
 _OUT_OF_TIME = "the time limit ended the search for pipelines; some may be faster"
 _OUT_OF_TIME_IN_STAGES = "the time limit ended the search: a better pipeline may exist"
 _ASKED = "was not planned, as a pipeline is asked for; pipeline='auto' plans both"
+_CUT_SHORT = "was not planned, as the search was interrupted"
+_OUT_OF_TIME_BEFORE = "was not planned, as the time limit ended the search"
+_SLOWER = "is not faster: none is below this step"
 _LEFT_OUT = {"shardings": "plan with shardings='warn'"}
 
 
@@ -141,33 +144,96 @@ def _and_no_pipeline(error: PlanError, why: str) -> PlanError:
 
 
 def _faster(search: PipelineSearch) -> Planned:
-    """Plans one program, then the pipelines below its step, and returns the faster."""
-    request, refused = search.request, None
-    try:
-        plan = fewest_or_states(search.training, request)
-    except PlanError as error:
-        if error.kind != "does-not-fit":
-            raise
-        plan, refused = None, error
-    if plan is not None:
-        if request.interruption.happened:
-            return in_one_program(plan)
-        if request.over:
-            return _one(plan, search, "", 0.0)
-        search.below_s = plan.step_s * (1 + 2 * EXACT)  # so that it does not limit their bound
-    begun = time.monotonic()
-    found, why = _tried(search)
+    """Plans one program and pipelines, and returns the faster; what comes second has to be faster.
+
+    One program comes first, unless it cannot fit as it is written: then everything that it might
+    compute again would be planned.
+    """
+    if _is_short(search):
+        looked = _looked(search)
+        plan, refused = _single(search, looked.found)
+    else:
+        plan, refused = _single(search, None)
+        if plan is not None:
+            if search.request.interruption.happened:
+                return in_one_program(plan)
+            if search.request.over:
+                return _one(plan, search, "", 0.0)
+            search.below_s = plan.step_s * (1 + 2 * EXACT)  # so that it does not limit their bound
+        looked = _looked(search)
+    found = looked.found
     if plan is None:
-        assert refused is not None
         if found is None:
-            raise _and_no_pipeline(refused, why) from refused
-        return _plan_of(found, search, refused.message)
+            assert isinstance(refused, PlanError)
+            raise _and_no_pipeline(refused, looked.why) from refused
+        return _plan_of(found, search, refused if isinstance(refused, str) else refused.message)
     if found is None or plan.step_s <= found.ranked.step_s:
-        return _one(plan, search, why, time.monotonic() - begun)
+        return _one(plan, search, looked.why, looked.spent_s)
     one = BaselineRow(
         plan.step_s, plan.program.peak_bytes, fits(plan.program), str(Mesh(plan.program.mesh))
     )
     return _plan_of(found, search, {**plan.program.baselines, ONE_PROGRAM: one})
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What the search for pipelines found.
+
+    found: the fastest.
+    why: there is none of this program; empty if they were looked at.
+    spent_s: seconds.
+    """
+
+    found: PlannedPipeline | None
+    why: str
+    spent_s: float
+
+
+def _looked(search: PipelineSearch) -> _Looked:
+    """Searches pipelines."""
+    begun = time.monotonic()
+    found, why = _tried(search)
+    return _Looked(found, why, time.monotonic() - begun)
+
+
+def _is_short(search: PipelineSearch) -> bool:
+    """Whether one program with the fewest micro-batches cannot fit as it is written."""
+    with suppress(PlanError, IRError):  # of what cannot be cut; it is said where it matters
+        return search.planner.least_peak_bytes(search.first_count) > search.limit
+    return False
+
+
+def _single(
+    search: PipelineSearch, found: PlannedPipeline | None
+) -> tuple[PlannedProgram | None, PlanError | str]:
+    """The plan of one program, below the step of a pipeline if there is one; or why there is none.
+
+    Args:
+        search: of the pipelines.
+        found: the fastest pipeline.
+    """
+    request = search.request
+    if found is None:
+        try:
+            return fewest_or_states(search.training, request), ""
+        except PlanError as error:
+            if error.kind != "does-not-fit":
+                raise
+            return None, error
+    step_s = found.ranked.step_s
+    if request.over:
+        return None, _CUT_SHORT if request.interruption.happened else _OUT_OF_TIME_BEFORE
+    try:
+        plan = fewest_or_states(search.training, request, step_s)
+    except PlanError as error:
+        if error.kind not in ("does-not-fit", "not-faster"):
+            raise
+        return None, _SLOWER if error.kind == "not-faster" else error
+    except KeyboardInterrupt:
+        if not request.interruption.kept(found=True):
+            raise
+        return None, _CUT_SHORT
+    return (plan, "") if plan.step_s < step_s else (None, _SLOWER)
 
 
 def _one(plan: PlannedProgram, search: PipelineSearch, why: str, spent_s: float) -> Planned:
@@ -257,7 +323,7 @@ def _plan_of(
         single: the best plan without stages and hand-written ones, or why there is none.
     """
     no_single = single if isinstance(single, str) else ""
-    rows = {**({} if isinstance(single, str) else single), **_by_hand(search)}
+    rows = {**({} if isinstance(single, str) else single), **by_hand_rows(search.by_hand)}
     substitute_s, refused = 0.0, ()
     if not search.request.over:
         with suppress(OutOfTimeError):
@@ -284,7 +350,7 @@ def _plan_of(
         no_single=no_single,
     )  # fmt: skip
     programs = tuple({id(plan.program): plan.program for plan in found.plans}.values())
-    file = file_of(_stages(found, programs), programs, pipeline)
+    file = file_of(stage_rows(found, programs, _names(found)), programs, pipeline)
     total = time.monotonic() - search.request.start
     cached = all(plan.cached for plan in found.plans)
     spent = dict.fromkeys(("trace", "substitute", "build", "solve"), 0.0)  # included in `inter`
@@ -297,45 +363,11 @@ def _unbounded(found: PlannedPipeline) -> tuple[str, ...]:
     return (PART,) if CHOSEN in found.ranked.shape.recompute else ()
 
 
-def _stages(found: PlannedPipeline, programs: Sequence[ProgramPlan]) -> tuple[StageRow, ...]:
-    """Rows of the plan file, one for each stage."""
-    shape, best, names = found.ranked.shape, found.ranked, _names(found)
-    starts = (*accumulate(shape.groups, initial=0),)
-    rows: list[StageRow] = []
-    for s, (plan, p, sent) in enumerate(
-        zip(found.plans, found.prices, (*found.across, 0.0), strict=True)
-    ):
-        first = starts[shape.group[s]]
-        cost = StageCost(*(float(x) for x in (
-            p.forward_s, p.input_gradient_s, p.weight_gradient_s, p.once_s, p.held_bytes,
-            p.activation_bytes, p.boundary_bytes, sent, p.static_bytes,
-        )))  # fmt: skip
-        rows.append(
-            StageRow(
-                (shape.cuts[s], shape.cuts[s + 1]), (first, first + shape.sizes[s]),
-                best.stage_s[s], best.peak_bytes[s], shape.recompute[s],
-                next(k for k, program in enumerate(programs) if program is plan.program),
-                names[s], cost,
-            )
-        )  # fmt: skip
-    return tuple(rows)
-
-
 def _warnings(search: PipelineSearch, built: Sequence[str]) -> tuple[str, ...]:
     """Warnings of the step's builder, and requests of the loss that the plan does not honour."""
     traced = trace(search.training.loss_fn, *search.training.args)
     _, notes = with_asked(search.options, traced, search.machine)
     return tuple(dict.fromkeys((*built, *traced.warnings, *notes)))
-
-
-def _by_hand(search: PipelineSearch) -> dict[str, BaselineRow]:
-    """Hand-written pipelines that were priced."""
-    rows: dict[str, BaselineRow] = {}
-    for name, r in search.by_hand.items():
-        devices = "+".join(map(str, r.shape.sizes))
-        form = f"{devices} devices, {r.shape.microbatches} micro-batches, {r.schedule}"
-        rows[name] = BaselineRow(r.step_s, r.worst_bytes, True, form)
-    return rows
 
 
 def _names(found: PlannedPipeline) -> tuple[tuple[str, ...], ...]:

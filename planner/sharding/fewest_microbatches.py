@@ -62,7 +62,7 @@ def fewest_or_faster(
     if found.program.microbatches == 1 or over:
         return found
     try:
-        return fewest(training, request, found.step_s, Waiting.STATES)
+        return fewest(training, request, min(found.step_s, cutoff_s), Waiting.STATES)
     except PlanError as error:
         if error.kind not in ("does-not-fit", "not-faster"):
             raise

@@ -180,11 +180,20 @@ class Search:
             self.scope.say(f"mesh {searcher.mesh}", best_s, bound)
             if self.request.interruption.happened:
                 raise KeyboardInterrupt
+        if self._is_beaten(seen):
+            return
         for searcher in seen.searchers if self.options.baselines else ():
             few = len(searcher.mesh.axes) <= 2 or not self.scope.ending
             if searcher.mesh.sizes in fine and few:
                 found.extend(seen.by_hand.on(searcher))
         found.extend(seen.by_hand.made_to_fit())
+
+    def _is_beaten(self, seen: _Seen) -> bool:
+        """Whether no plan is below the cutoff, so that no hand-written one is either."""
+        if self.options.baseline is not None or self.cutoff_s == float("inf"):
+            return False
+        below_s = self.cutoff_s * (1 - WORTH)
+        return len(seen.bounds) == seen.open and min(seen.bounds, default=0.0) >= below_s
 
     def _outcome(self, seen: _Seen) -> SearchOutcome:
         """The best of what was found, and a bound."""
