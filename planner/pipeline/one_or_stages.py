@@ -149,7 +149,7 @@ def _faster(search: PipelineSearch) -> Planned:
     One program comes first, unless it cannot fit as it is written: then everything that it might
     compute again would be planned.
     """
-    if _is_short(search):
+    if is_short(search):
         looked = _looked(search)
         plan, refused = _single(search, looked.found)
     else:
@@ -196,8 +196,8 @@ def _looked(search: PipelineSearch) -> _Looked:
     return _Looked(found, why, time.monotonic() - begun)
 
 
-def _is_short(search: PipelineSearch) -> bool:
-    """Whether one program with the fewest micro-batches cannot fit as it is written."""
+def is_short(search: PipelineSearch) -> bool:
+    """Whether one program cannot fit as written with as few micro-batches as pipelines have."""
     with suppress(PlanError, IRError):  # of what cannot be cut; it is said where it matters
         return search.planner.least_peak_bytes(search.first_count) > search.limit
     return False

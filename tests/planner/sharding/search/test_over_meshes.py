@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from ir.trace import trace
 from planner import Options, PlanError
 from planner.common.request import Request
 from planner.sharding.problem.program import program_of
+from planner.sharding.search.context import Candidate
+from planner.sharding.search.hand_written import HandWritten
+from planner.sharding.search.on_mesh import MeshSearch
 from planner.sharding.search.over_meshes import Search
 from tests.planner.programs import CASES, slow_machine
 
 
-def search(name: str, memory_bytes: int | None) -> Search:
-    case, options = CASES[name], Options(memory_bytes=memory_bytes)
+def search(
+    name: str, memory_bytes: int | None, cutoff_s: float = float("inf"), mesh: object = None
+) -> Search:
+    case, options = CASES[name], Options(memory_bytes=memory_bytes, mesh=mesh)
     traced = trace(case.fn, *case.args)
     program = program_of(traced.graph, (), frozenset(), options)
-    return Search(program, Request(slow_machine(4), options))
+    return Search(program, Request(slow_machine(4), options), cutoff_s=cutoff_s)
 
 
 @pytest.mark.parametrize("name", ["scanned", *[name for name in CASES if name != "scanned"][:2]])
@@ -35,3 +42,24 @@ def test_what_does_not_fit_is_refused_alike() -> None:
     with pytest.raises(PlanError) as found:
         search("scanned", 100).run()
     assert str(alone.value) == str(found.value)
+
+
+@pytest.mark.parametrize("name", [*CASES][:2])
+def test_below_a_step_that_no_plan_has_no_plan_by_hand_is_priced(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    priced: list[str] = []
+    on = HandWritten.on
+
+    def noted(self: HandWritten, searcher: MeshSearch) -> Iterator[Candidate]:
+        priced.append(str(searcher.mesh))
+        return on(self, searcher)
+
+    monkeypatch.setattr(HandWritten, "on", noted)
+    found = search(name, None, mesh=(4,)).run()
+    assert priced
+    priced.clear()
+    with pytest.raises(PlanError) as caught:
+        search(name, None, 0.9 * found.lower_bound_s, (4,)).run()
+    assert caught.value.kind == "not-faster"
+    assert not priced
