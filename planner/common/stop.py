@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 
 PROVED = 1e-3  # relative: the gap up to which a plan counts as proved optimal
+# Notes of plans whose lower bound is not one of the whole search space.
+PART = "recompute: the lower bound is that of the choices that were planned, not of all"
+PART_STATES = "offload: the lower bound is that of the choices of arrays that were planned"
+_COVERED = {
+    PART: "with a choice of recomputation that was planned",
+    PART_STATES: "with a choice of arrays on the host that was planned",
+}
 
 
 class Stop(enum.Enum):
@@ -15,3 +23,23 @@ class Stop(enum.Enum):
     TIME_LIMIT = "time limit reached; best plan so far returned; raise the time limit to go on"
     INTERRUPTED = "interrupted; best found so far returned"
     INFEASIBLE = "nothing fits; add devices, raise the memory limit or shrink the batch"
+
+
+def covered_text(notes: Collection[str]) -> str:
+    """Which plans a lower bound is of, as words after "plan"; empty if it is of all.
+
+    Args:
+        notes: of the plan that has the bound.
+    """
+    return " and ".join(text for note, text in _COVERED.items() if note in notes)
+
+
+def stop_text(stop: Stop, notes: Collection[str]) -> str:
+    """Why a search ended, and of which plans its lower bound is if not of all.
+
+    Args:
+        stop: why.
+        notes: of the plan that was found.
+    """
+    covered = covered_text(notes)
+    return f"{stop.value} (the bound is of plans {covered})" if covered else stop.value

@@ -9,7 +9,7 @@ from ir import Sharding
 from profiles import ProfileError
 
 from ..common.layer_names import common_name, without_numbers
-from ..common.stop import Stop
+from ..common.stop import Stop, stop_text
 from ..common.units_text import bytes_text, printable, seconds_text
 from .plan_file import ONE_PROGRAM, Pipeline, PlanFile, StageRow
 from .program_plan import PaddedRow, ProgramPlan
@@ -188,7 +188,7 @@ def _program(
         f"{bytes_text(max(program.limit_bytes - program.peak_bytes, 0.0))} left"
         + (f", {bytes_text(program.host_bytes)} of the host's" if program.host_bytes else ""),
         f"  lower bound  {seconds_text(program.lower_bound_s)}, gap {max(gap, 0.0):.2%}: "
-        f"{Stop[program.stop].value}",
+        f"{stop_text(Stop[program.stop], program.warnings)}",
     ]
     if program.decided_ops < len(program.ops):
         lines.append(

@@ -10,10 +10,10 @@ from typing import Any
 from costmodel import Cluster, ComputeModel
 from costmodel.compiler import analyse
 
-from ..common.stop import PROVED, Stop
+from ..common.stop import PROVED, Stop, covered_text
 from ..common.units_text import dollars_text, seconds_text, share_text
 from ..files.plan_file import ONE_PROGRAM, Pipeline, PlanFile
-from ..files.program_plan import BaselineRow
+from ..files.program_plan import BaselineRow, ProgramPlan
 from .accuracy import accuracy_text
 from .analysed_plan import AnalysedPlan
 from .experts import experts_text, imbalance_text
@@ -165,7 +165,7 @@ def at_a_glance(analysed: AnalysedPlan) -> Glance:
         layout=layout_text(analysed),
         other=other,
         times_as_fast=seconds / step if other and step else 0.0,
-        bounded=_bounded(step, program.lower_bound_s, PART_SEEN if program.stop in ENDED else ALL),
+        bounded=_bounded(step, program.lower_bound_s, _bounded_plans(program)),
         mfu=model_s / step if step else 0.0,
         hfu=all_s / step if step else 0.0,
         examples_per_s=examples_of(analysed) / step if step else 0.0,
@@ -226,6 +226,14 @@ def glance_of_stages(
         experts=experts_text(stages, pipeline.baselines),
         what_next=next_of_stages(file, pipeline, full=is_full(left, pipeline.limit_bytes)),
     )
+
+
+def _bounded_plans(program: ProgramPlan) -> str:
+    """What the lower bound of a plan of one program is of."""
+    if program.stop in ENDED:
+        return PART_SEEN
+    covered = covered_text(program.warnings)
+    return f"plan {covered}" if covered else ALL
 
 
 def _bounded(step_s: float, lower_bound_s: float, which: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..common.stop import Stop
+from ..common.stop import Stop, stop_text
 from ..common.units_text import bytes_text, printable, seconds_text
 from ..files.plan_text import chosen_text
 from ..files.program_plan import ProgramPlan
@@ -155,7 +155,7 @@ class Overview:
             "communication",
             f"memory {bytes_text(sums.peak_bytes)} of {bytes_text(program.limit_bytes)}: {room}",
             f"bound {seconds_text(program.lower_bound_s)}: no plan that was searched for is faster"
-            f"; {Stop[program.stop].value}",
+            f"; {stop_text(Stop[program.stop], program.warnings)}",
             *_others(program),
             *filter(None, (chosen_text(program),)),
             "communication, dearest first",

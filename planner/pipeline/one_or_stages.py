@@ -18,7 +18,7 @@ from ..common.errors import HeldError, PlanError
 from ..common.interruption import ADVICE
 from ..common.options import Options
 from ..common.request import OutOfTimeError, Request
-from ..common.stop import PROVED, Stop
+from ..common.stop import PART, PROVED, Stop
 from ..files.plan_file import ONE_PROGRAM, Pipeline, file_of
 from ..files.program_plan import BaselineRow, ProgramPlan, fits
 from ..sharding.fewest_microbatches import (
@@ -28,7 +28,6 @@ from ..sharding.fewest_microbatches import (
     waiting_on_host,
 )
 from ..sharding.planned_program import PlannedProgram
-from ..sharding.recompute.choose import PART
 from ..sharding.wished import asks_for_shardings, with_asked
 from ..training.step_call import params_and_batch
 from ..training.training import Training

@@ -7,7 +7,7 @@ from itertools import groupby, islice
 
 from costmodel import Cluster
 
-from ...common.stop import Stop
+from ...common.stop import Stop, stop_text
 from ...common.units_text import bytes_text, seconds_text
 from ...files.plan_file import StageRow
 from ..analysed_plan import AnalysedPlan
@@ -82,7 +82,7 @@ def tiles(analysed: AnalysedPlan, glance: Glance) -> list[tuple[str, str, str]]:
     first, *others = glance.parts() or ["nothing"]
     return [
         *found,
-        ("Gap to the lower bound", f"{gap:.2%}", Stop[f.stop].value),
+        ("Gap to the lower bound", f"{gap:.2%}", stop_text(Stop[f.stop], f.warnings)),
         ("Speed", speed, ", ".join(rest)),
         *costs(glance),
         ("The step consists of", first, ", ".join(others)),

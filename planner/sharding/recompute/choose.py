@@ -16,6 +16,7 @@ from ir.trace import Traced
 
 from ...common.errors import PlanError, ShortError
 from ...common.request import Request
+from ...common.stop import PART, PART_STATES
 from ..search.context import WORTH as LEAST_GAIN
 from .choices import EVERY_CHOICE_OF, choices, recomputable
 from .chosen import Chosen, Rough, T
@@ -35,8 +36,6 @@ SPARE = 0.5
 ROUGHLY_EVERY_OF = 9
 CHECKPOINT = ", jax.checkpoint around layers"
 BISECTIONS = 3  # plans with some of the state on the host; not measured
-PART_STATES = "offload: the lower bound is that of the choices of arrays that were planned"
-PART = "recompute: the lower bound is that of the choices that were planned, not of all"
 
 
 def choose(

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from costmodel import ComputeModel, parse_cluster
 from planner import Options, Plan, load, plan
+from planner.common.stop import PART, Stop, stop_text
 from planner.common.units_text import share_text
 from planner.inspect.analysed_plan import AnalysedPlan
 from planner.inspect.at_a_glance import at_a_glance
@@ -262,3 +263,8 @@ def test_the_sentence_says_how_far_the_bound_is() -> None:
     assert "search space" not in said(0.0)
     ended = said(1.0, "TIME_LIMIT")
     assert "no plan that was looked at before the search ended is faster, by proof" in ended
+    some = structs.replace(found.program, lower_bound_s=found.step_s, warnings=(PART,))
+    analysed = AnalysedPlan(some, found.decisions, found.cluster, "here")
+    words = "with a choice of recomputation that was planned"
+    assert f"; no plan {words} is faster, by proof; limited" in at_a_glance(analysed).sentence()
+    assert f"proved optimal (the bound is of plans {words})" in stop_text(Stop.OPTIMAL, (PART,))
