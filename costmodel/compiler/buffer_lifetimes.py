@@ -6,7 +6,8 @@ Three things differ from the order and the names of the program:
                 it is made of: those live until then
     renaming    a reshape of a stored value is that buffer, which lives until the reshape is read
                 for the last time
-    scheduling  an op that allocates more than it frees runs when its result is first read;
+    scheduling  an op that allocates more than it frees runs when its result is first read, but for
+                copies to the host, which start at once;
                 another op, such as a product that is the last to read scores, runs at once.
                 The last products on their way to results, those that make gradients of weights,
                 wait on several devices: collectives of gradients follow each other at the end,
@@ -21,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ir import Literal
+from ir import TO_HOST, Literal
 from ir.analysis import FlatOp, FlatProgram
 
 from ..opcost import VIEWS
@@ -68,7 +69,7 @@ def lifetimes(
 
     def waits(op: FlatOp, begin: int) -> bool:
         """Whether an op runs at `begin`, where its result is first read, and not in its place."""
-        if begin <= op.time:
+        if begin <= op.time or op.node.op == TO_HOST:  # takes no memory of the device
             return False
         if op.outputs and op.outputs[0] in last:
             return True

@@ -134,9 +134,12 @@ def hosted_text(stage: StageRow, program: ProgramPlan) -> str:
     """What a stage sends to the host, and what stays on a device; empty if it sends nothing."""
     if not program.hosted or stage.cost is None:
         return ""
-    count = sum(len(row.numbers) for row in program.hosted)
+    stacks = sum(len(row.numbers) for row in program.hosted if row.place)
+    values = sum(len(row.numbers) for row in program.hosted) - stacks
+    counts = ((stacks, "stack"), (values, "value"))
+    what = " and ".join(f"{n} {name}{'s' * (n > 1)}" for n, name in counts if n)
     return (
-        f"{count} {'stack' if count == 1 else 'stacks'} on the host: of each micro-batch in flight "
+        f"{what} on the host: of each micro-batch in flight "
         f"{bytes_text(program.host_bytes)} there, {bytes_text(stage.cost.activation_bytes)} here"
     )
 

@@ -2,8 +2,9 @@
 
 A stage's micro-batch, forward and backward pass, is a program: the choices of one program (minimum
 cuts, and choices with a name) are made in it, and those of the least work that fit are planned.
-Where memory binds, so are choices that have stacks of its loops wait in the memory of the host. The
-stage keeps its kind of recomputation, one for all of its layers, where no choice is faster.
+Where memory binds, so are choices that have values wait in the memory of the host: stacks of its
+loops, and those of layers that are written out. The stage keeps its kind of recomputation, one for
+all of its layers, where no choice is faster.
 
 Prices do not know that XLA makes light values of one body again on its own, in the kernels that
 read them; what a choice saves by not keeping such values is predicted too high.
@@ -38,7 +39,14 @@ from .cut.stage_training_step import StageTrainingStep, training_step_of
 from .divide.simulated import ranked
 from .divide.stage_price import StagePrice
 from .stage_edits import StageEdits
-from .stage_hosts import HostedWay, Recomputation, fewer_here, fewest_moved, hosted_ways
+from .stage_hosts import (
+    HostedWay,
+    Recomputation,
+    fewer_here,
+    fewest_moved,
+    hosted_ways,
+    waiting_values,
+)
 from .stages_together import CHOSEN, AllStages, Choice, PlannedChoice, seconds_of
 from .trials import PlannedPipeline, Trials
 
@@ -225,9 +233,11 @@ class StageChoices:
 
     def _planned(self, s: int, stage: NamedStage, way: HostedWay) -> PlannedChoice | None:
         """A way to have values on the host, None if it does not fit or takes far longer."""
-        variant = with_values_on_host(way.work.variant, way.keys)
+        joint = stage[0].joint
+        late = late_inputs(joint, way.work.variant.traced)
+        variant = with_values_on_host(way.work.variant, way.keys, late)
         edits = StageEdits(variant.rows or (), variant.hosted)
-        choice = self._made(stage[0].joint, variant.traced, edits)
+        choice = self._made(joint, variant.traced, edits)
         if choice is None:
             return None
         flight, below_s = self.pipeline.flight[s], self._below_s(s) * (1 + SLOWER)
@@ -241,7 +251,9 @@ class StageChoices:
         copy_s = host_copy_seconds(self.planner.machine.subset(size))
         types = step.traced.graph.types
         held = sum(types[v].nbytes for v in (*step.params, *step.states))
-        ways = hosted_ways(self._of(s, stage).works, flight, copy_s)
+        works = self._of(s, stage).works
+        some = [(work, waiting_values(work, step.joint)) for work in works]
+        ways = hosted_ways(some, flight, copy_s)
         return [way for way in ways if held + way.here_bytes <= size * self.room_bytes]
 
     def _works(self, stage: StageTrainingStep, size: int) -> list[Recomputation]:

@@ -10,6 +10,10 @@ seconds of compute beside it
 Copies of one body and direction share its compute C in proportion to their bytes, so that L is the
 least of C b / sum b and of the compute that neither leads to the copy nor follows from it.
 
+The two passes of a stage are programs of their own. In its micro-batch, values that no loop makes
+come back in regions that hold nothing else; a copy to the host then has the compute before the
+first of these beside it, and a copy back the compute behind.
+
 Source: XLA, xla/service/latency_hiding_scheduler.cc: copies to and from the host are asynchronous,
 and are started as early and awaited as late as their operands and readers allow.
 """
@@ -18,9 +22,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ir import HOST_COPIES, TO_HOST, Strategy
+from ir import FROM_HOST, HOST_COPIES, TO_HOST, Strategy
+from ir.analysis import FlatProgram, Place
 
 from ...solver.problem import Floats
+from ..sorted_rows.value_numbers import node_at
 from .records import MenuCache
 from .skeleton import Outline
 
@@ -64,7 +70,12 @@ def _beside_s(outline: Outline, least_s: Floats) -> dict[int, float]:
     copies = [i for i, op in enumerate(flat.ops) if op.node.op in HOST_COPIES]
     if not copies:
         return {}
-    beside_s, body_s = windows.beside_s(least_s), windows.body_s(least_s)
+    together = windows.beside_s(least_s), windows.body_s(least_s)
+    begins = _second_programs(flat)
+    apart = {
+        op: (windows.beside_s(part), windows.body_s(part))
+        for op, part in _of_passes(outline, least_s, begins).items()
+    }
     at = {(p.op, p.site.at): n for n, p in enumerate(flat.passages) if p.op >= 0}
     rows: list[tuple[int, tuple[int, str], float, int]] = []
     total: dict[tuple[int, str], float] = {}
@@ -78,7 +89,34 @@ def _beside_s(outline: Outline, least_s: Floats) -> dict[int, float]:
         size = float(op.node.outputs[0].nbytes)
         rows.append((i, key, size, number))
         total[key] = total.get(key, 0.0) + size
-    return {
-        i: min(float(beside_s[n]), float(body_s[n]) * size / total[key] if total[key] else 0.0)
-        for i, key, size, n in rows
-    }
+    found: dict[int, float] = {}
+    for i, key, size, n in rows:
+        body = windows.body[int(windows.passage[n])]
+        beside_s, body_s = apart[key[1]] if body in begins else together
+        share_s = float(body_s[n]) * size / total[key] if total[key] else 0.0
+        found[i] = min(float(beside_s[n]), share_s)
+    return found
+
+
+def _second_programs(flat: FlatProgram) -> dict[Place, int]:
+    """Bodies whose passes are programs of their own -> the moment at which the second begins."""
+    found: dict[Place, int] = {}
+    for op in flat.ops:
+        if op.node.op == FROM_HOST and len(op.place) > 2:
+            region = node_at(flat.graph, op.place[:-2])
+            if region.op == "remat" and all(n.op == FROM_HOST for n in region.bodies[0].nodes):
+                found.setdefault(op.place[:-3], op.time)
+    return found
+
+
+def _of_passes(outline: Outline, least_s: Floats, begins: dict[Place, int]) -> dict[str, Floats]:
+    """For copies in each direction the least seconds of the ops that their program has."""
+    if not begins:
+        return {}
+    first = np.zeros(len(least_s), dtype=bool)
+    for i, node in outline.op_node.items():
+        op = outline.facts.flat.ops[i]
+        first[node] |= any(
+            op.place[: len(place)] == place and op.time < time for place, time in begins.items()
+        )
+    return {TO_HOST: np.where(first, least_s, 0.0), FROM_HOST: np.where(first, 0.0, least_s)}

@@ -69,7 +69,7 @@ def _values(draft: Draft, place: Place, chosen: frozenset[tuple[Place, int]]) ->
     return {v for v in made if (place, v - draft.first) in chosen}
 
 
-def _made_of(draft: Draft, values: Collection[int]) -> set[int]:
+def made_of(draft: Draft, values: Collection[int]) -> set[int]:
     """Some values, and all that is made of them."""
     found = set(values)
     for item in draft.items:
@@ -95,7 +95,7 @@ class _Copies:
         self.items: list[Item] = []
         self.makers: dict[int, Item] = {}  # value of the backward pass -> its node
         self.kept: dict[int, None] = {}  # values of the forward pass that copies read
-        self.waiting = _made_of(self.target, self.target.late)
+        self.waiting = made_of(self.target, self.target.late)
         self.last = min(self.target.late, default=None)  # latest result of the backward pass
         self.pending: list[int] = []  # results of it since the last copies, not read yet
         self.wanted = {v for item in self.target.items for v in item.reads}
@@ -231,7 +231,7 @@ class _Copies:
         self.pending = []
         inputs = [(v, Input("in", self.numbers.types[v], "body")) for v in entering.values()]
         body = Draft(self.numbers, inputs, items, outputs)
-        self.items.append(_region_of(body, list(entering), outs))
+        self.items.append(region_of(body, list(entering), outs))
         for v in held:
             self._widen(v, passed)
         self.passed = {key: passed.get(v, v) for key, v in self.passed.items()} | passed
@@ -281,7 +281,7 @@ def _rounded(like: Item, value: int, out: int, type_: TensorType) -> Item:
     return Item(node, Binding(primitive, params), [value], [out], False)
 
 
-def _region_of(body: Draft, ins: list[Value], outs: list[int]) -> Item:
+def region_of(body: Draft, ins: list[Value], outs: list[int]) -> Item:
     """A region of `jax.checkpoint`, whose barrier keeps it apart from the forward pass."""
     primitive, params = recomputed_region()
     attrs = tuple(sorted({**params, "jaxpr": "body 0"}.items()))

@@ -8,7 +8,8 @@ has the compute of a whole iteration beside it, and two slices are on the device
     backward: q' = from_host(a);  dh = g * (1 - q^2)                     carried: q
 
 Slice i of the stack is of layer i - 1; that of the last layer enters the backward loop as it is.
-Values of layers that are written out stay on the device: nothing says when they are to come back.
+Values of layers that are written out may wait on the host where the two passes are programs of
+their own, as in stages (`hosted_written.py`). In one program they stay on the device.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ...common.errors import PlanError
 from ..padding.nodes import Writer, can_be_padded
 from .across import InLoops
 from .draft import Draft, Item, Value, draft_of, program_of, with_numbers
+from .hosted_written import host_written, may_be_hosted
 from .passes import Pair, bodies_with_passes, pairs_of
 from .saved import Key
 
@@ -54,26 +56,36 @@ def stacked_values(program: Program) -> tuple[Stacked, ...]:
     return tuple(sorted(found, key=lambda one: (-one.nbytes, one.key)))
 
 
-def with_hosted(program: Program, keys: Collection[Key]) -> Program:
+def with_hosted(program: Program, keys: Collection[Key], late: Collection[int] = ()) -> Program:
     """The program with some of its `stacked_values` in the memory of the host.
 
+    Args:
+        program: forward and backward pass.
+        keys: the values; where there are late inputs, also those of layers that are written out.
+        late: inputs that are there only when the backward pass begins.
+
     Raises:
-        PlanError: if one of the values is given twice, or is no stack of a loop.
+        PlanError: if one of the values is given twice, or cannot wait there.
     """
     if not keys:
         return program
-    draft, left = draft_of(program), list(keys)
+    draft, left = draft_of(program, late=late), list(keys)
     for place, _, across, _ in list(_loops(draft, (), 1.0)):
         for v in across.stacked:
             if (key := (place, v - across.source.first)) in left:
                 left.remove(key)
                 _host(across, v)
+    alone = may_be_hosted(draft, {v for place, v in left if not place}) if late else set[int]()
+    for v in alone:
+        left.remove(((), v))
     if left:
         raise PlanError(
             f"value {left[0][1]} of the loop at {left[0][0]} is to wait on the host twice, or no "
             "loop over layers stacks it up for its backward pass",
             kind="plan-file", remedy="make the plan again with this version",
         )  # fmt: skip
+    if alone:
+        host_written(draft, alone)
     return program_of(draft)
 
 

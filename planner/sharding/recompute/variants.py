@@ -41,10 +41,12 @@ def variant_of(kept: Traced, values: Iterable[Key], late: Collection[int] = ()) 
     return Variant(applied(kept, rows, late), rows)
 
 
-def with_values_on_host(variant: Variant, values: Iterable[Key]) -> Variant:
-    """A variant with some of its stacked values in the memory of the host."""
+def with_values_on_host(
+    variant: Variant, values: Iterable[Key], late: Collection[int] = ()
+) -> Variant:
+    """A variant with some of its values in the memory of the host; `late` as of `with_hosted`."""
     hosted = rows_of(values)
-    return Variant(_on_host(variant.traced, hosted), variant.rows, hosted)
+    return Variant(_on_host(variant.traced, hosted, late), variant.rows, hosted)
 
 
 def kept_by(traced: Traced, late: Collection[int] = ()) -> Traced:
@@ -96,11 +98,11 @@ def as_planned(
 
 def with_choice(traced: Traced, rows: Rows, hosted: Rows, late: Collection[int] = ()) -> Traced:
     """A traced function with some values computed again, and some of the rest on the host."""
-    return _on_host(applied(kept_by(traced, late), rows, late), hosted)
+    return _on_host(applied(kept_by(traced, late), rows, late), hosted, late)
 
 
-def _on_host(traced: Traced, hosted: Rows) -> Traced:
-    return replace(traced, program=with_hosted(traced.program, keys_of(hosted)))
+def _on_host(traced: Traced, hosted: Rows, late: Collection[int] = ()) -> Traced:
+    return replace(traced, program=with_hosted(traced.program, keys_of(hosted), late))
 
 
 def applied(kept: Traced, rows: Rows, late: Collection[int] = ()) -> Traced:

@@ -70,6 +70,17 @@ def masked(params: Any, batch: Any) -> Any:
     return loss + penalty, {"perplexity": jnp.exp(loss), "each": each}
 
 
+def written_out(params: Any, batch: Any) -> Any:
+    """Layers that are written out, with dropout in each, and tied embeddings."""
+    x = params["tok"][batch["ids"]]
+    keys = jax.random.split(batch["key"], len(params["layers"]))
+    for p, key in zip(params["layers"], keys, strict=True):
+        y = jnp.tanh(x @ p["w"] + p["b"])
+        x = x + jnp.where(jax.random.bernoulli(key, 0.9, y.shape), y / 0.9, 0.0)
+    each = optax.softmax_cross_entropy_with_integer_labels(x @ params["tok"].T, batch["ids"])
+    return jnp.mean(each) + 1e-2 * jnp.sum(params["gain"] ** 2), {"each": each}
+
+
 def arguments(layers: int = 4, batch: int = 8) -> tuple[Any, Any]:
     """Parameters and a batch of `everything`."""
     rng = np.random.default_rng(0)
@@ -83,6 +94,13 @@ def arguments(layers: int = 4, batch: int = 8) -> tuple[Any, Any]:
     }  # fmt: skip
     ids = jnp.asarray(rng.integers(0, 16, (batch, 4)))
     return params, {"ids": ids, "key": jax.random.key(1)}
+
+
+def arguments_apart(layers: int = 4, batch: int = 8) -> tuple[Any, Any]:
+    """The same with parameters of each layer apart, for `written_out`."""
+    params, data = arguments(layers, batch)
+    each = [jax.tree.map(lambda leaf, k=k: leaf[k], params["layers"]) for k in range(layers)]
+    return params | {"layers": each}, data
 
 
 def pipeline_of(

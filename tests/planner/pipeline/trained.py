@@ -13,15 +13,15 @@ import optax
 from tests.planner.emit.pipelines import arguments, masked
 
 
-def assert_trains(plan: Any, optimizer: Any) -> None:
-    """Two steps of a plan of `masked`, from a file, train as the unsharded ones do."""
-    params, batch = arguments(batch=64)
-    bound = plan.bind(masked, params, batch, optimizer=optimizer, has_aux=True)
+def assert_trains(plan: Any, optimizer: Any, fn: Any = masked, args: Any = None) -> None:
+    """Two steps of a plan of a loss, from a file, train as the unsharded ones do."""
+    params, batch = args or arguments(batch=64)
+    bound = plan.bind(fn, params, batch, optimizer=optimizer, has_aux=True)
     run = bound.compile()
 
     @jax.jit
     def step(params: Any, state: Any, batch: Any) -> Any:
-        of = jax.value_and_grad(masked, has_aux=True, allow_int=True)
+        of = jax.value_and_grad(fn, has_aux=True, allow_int=True)
         (value, _), grads = of(params, batch)
         grads = jax.tree.map(
             lambda g, p: jnp.zeros_like(p) if g.dtype == jax.dtypes.float0 else g, grads, params
