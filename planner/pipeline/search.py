@@ -36,10 +36,10 @@ from .divide.simulated import Ranked, ranked
 from .divide.sources import Chain, InTurn, Source
 from .divide.space import check_stages, counts, group_counts, sizes, stage_counts
 from .divide.stage_bounds import StageBounds
-from .polish import polished
+from .other_divisions import OtherDivisions
 from .proof import CLOSE, MOST_UNITS, Proof
 from .schedule import ONE_EACH, TURNS, Turns, families, family_of, late_families
-from .stage_choices import least_step_s, with_choices
+from .stage_choices import least_step_s
 from .stage_floors import StageFloors
 from .stage_planner import StagePlanner
 from .trials import PlannedPipeline, Trials
@@ -163,12 +163,30 @@ class PipelineSearch:
             self._too_large(stages)
         if best and self.options.baselines:
             best = self._beside(best, stages)
-        return best and with_choices(polished(best, self.trials), self.trials)
+        return best and self._chosen(best, stages)
+
+    def _chosen(self, best: PlannedPipeline, stages: tuple[int, ...]) -> PlannedPipeline:
+        """The fastest pipeline with choices of its stages, given the fastest without."""
+        others = OtherDivisions(
+            self.trials, self.candidates, self.options.schedules, lambda: self.request.over
+        )
+        return others.best_with_choices(best, self._able, self._likes(stages))
 
     @property
     def _turns(self) -> tuple[Turns, ...]:
         """How stages may take turns on groups of devices."""
         return tuple(each for name in self.options.schedules for each in TURNS.get(name, ()))
+
+    @property
+    def _able(self) -> list[int]:
+        """Numbers of micro-batches with the slots of the search."""
+        return [m for m in self.counts if self.trials.is_able(m)]
+
+    def _likes(self, stages: tuple[int, ...]) -> list[Division]:
+        """Divisions into stages on the groups of devices tried so far, and on equal ones."""
+        groups, turns = group_counts(self.machine, stages), (ONE_EACH, *self._turns)
+        equal = equal_groups(self.shares.count - 1, self.machine.num_devices, groups, turns)
+        return [*{(o.sizes, o.turns): o for o in (*equal, *self.trials.divisions)}.values()]
 
     def _sources(self, stages: tuple[int, ...]) -> list[Source]:
         """Where divisions come from: one for each number of micro-batches and way to schedule."""
@@ -212,12 +230,7 @@ class PipelineSearch:
         """
         placements = Placements(self.candidates, self.options.schedules)
         best_s = best.ranked.step_s if best else self.below_s
-        groups = group_counts(self.machine, stages)
-        devices, turns = self.machine.num_devices, (ONE_EACH, *self._turns)
-        equal = equal_groups(self.shares.count - 1, devices, groups, turns)
-        likes = [*{(o.sizes, o.turns): o for o in (*equal, *self.trials.divisions)}.values()]
-        able = [m for m in self.counts if self.trials.is_able(m)]
-        placed, vain = Placed(placements, rows_of(able, likes)), 0
+        placed, vain = Placed(placements, rows_of(self._able, self._likes(stages))), 0
         while vain < MOST_VAIN_PLACED and self.planner.solved < MOST_PLANS:
             found = placed.best(best_s, self.trials.tried)
             if found is None or found[-1].step_s >= best_s * (1 - EXACT):
@@ -330,7 +343,8 @@ class PipelineSearch:
     def lower_bound_s(self, step_s: float, rewritten: Sequence[StageTrainingStep] = ()) -> float:
         """Bound of the step over all pipelines with any number of micro-batches [s].
 
-        It holds for the kinds of recomputation, and for the choices of the best pipeline in it.
+        It holds for the kinds of recomputation, whatever stacks of loops wait on the host, and for
+        the choices of the best pipeline in it.
 
         Args:
             step_s: step of the plan, beyond which the bound need not be sharp.

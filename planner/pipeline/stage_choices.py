@@ -333,6 +333,12 @@ class StageChoices:
         return before if after is None or after.ranked.step_s >= before.ranked.step_s else after
 
 
+def chooses(trials: Trials) -> bool:
+    """Whether stages may choose value by value."""
+    options = trials.planner.options
+    return options.recompute == "auto" and options.baseline is None
+
+
 def with_choices(best: PlannedPipeline, trials: Trials) -> PlannedPipeline:
     """The pipeline with a choice of what each of its stages keeps, where that is faster.
 
@@ -340,10 +346,7 @@ def with_choices(best: PlannedPipeline, trials: Trials) -> PlannedPipeline:
         best: the pipeline.
         trials: the search that found it.
     """
-    options = trials.planner.options
-    if options.recompute != "auto" or options.baseline is not None:
-        return best
-    return StageChoices(trials, best).run()
+    return StageChoices(trials, best).run() if chooses(trials) else best
 
 
 def least_step_s(found: PlannedPipeline, trials: Trials) -> float:

@@ -46,6 +46,7 @@ class Trials:
     able: numbers of micro-batches, and whether the search can divide the loss into them.
     tried: (number of micro-batches, key) of the divisions.
     divisions: the divisions, in order.
+    planned: the fastest pipeline of each division that fits.
     best: the fastest pipeline so far that fits.
     """
 
@@ -56,6 +57,7 @@ class Trials:
     able: dict[int, bool] = field(default_factory=dict[int, bool])
     tried: set[tuple[int, object]] = field(default_factory=set[tuple[int, object]])
     divisions: list[Division] = field(default_factory=list[Division])
+    planned: dict[object, PlannedPipeline] = field(default_factory=dict[object, PlannedPipeline])
     best: PlannedPipeline | None = None
 
     def is_able(self, count: int) -> bool:
@@ -128,7 +130,12 @@ class Trials:
                 return None
         plans, prices = zip(*(found[s] for s in range(p)), strict=True)
         bound = BoundStages(loss, cut, self.planner.training.optimizer)
-        return self.ranked(bound, shape, plans, prices, across, flight)
+        made = self.ranked(bound, shape, plans, prices, across, flight)
+        if made is not None:
+            known = self.planned.setdefault(shape.division, made)
+            if made.ranked.step_s < known.ranked.step_s:
+                self.planned[shape.division] = made
+        return made
 
     def ranked(
         self,

@@ -14,6 +14,7 @@ from costmodel import Cluster
 
 from ..schedule import IN_FLIGHT, Simulator, StageCosts, Turns, take, turned, with_optimizer
 from .by_hand import hand_written
+from .chosen_bounds import ChosenBounds
 from .dynamic_programme import Division, Floats, Machine, Option, Space, divide, least_most
 from .run_costs import Costs
 from .simulated import PipelineShape, flights_of, table_of
@@ -31,7 +32,7 @@ class Candidates:
     late: families of schedules in which weight gradients may fill the time that a stage waits.
     """
 
-    bounds: StageBounds
+    bounds: StageBounds | ChosenBounds
     cluster: Cluster
     kinds: tuple[str, ...]
     asked: int

@@ -44,6 +44,11 @@ class PipelineShape:
     turns: Turns = ONE_EACH
 
     @property
+    def division(self) -> tuple[object, ...]:
+        """What it is, whatever its stages compute again."""
+        return self.microbatches, self.cuts, self.sizes, self.turns
+
+    @property
     def groups(self) -> tuple[int, ...]:
         """Devices of every group."""
         return tuple(self.sizes[: len(self.sizes) // self.turns.chunks])

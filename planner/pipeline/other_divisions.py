@@ -1,0 +1,113 @@
+"""Choices of what stages keep, in other divisions than that with the fastest kinds.
+
+A division whose stages compute again by kind may be slower than another, and yet be the fastest
+once they choose value by value. Two sorts of divisions are looked at, the fastest first: those that
+were planned and are hardly slower; then those that would be faster than the best if no stage
+computed anything again, wherever memory allows some kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, takewhile
+
+import numpy as np
+
+from .divide.candidates import Candidates
+from .divide.chosen_bounds import NONE, ChosenBounds
+from .divide.dynamic_programme import Division
+from .divide.placed import Placed, rows_of
+from .divide.placements import Placements
+from .polish import polished
+from .stage_choices import chooses, with_choices
+from .trials import PlannedPipeline, Trials
+
+# Divisions beside the best that are planned for choices, and those in which choices are made. Each
+# of the latter takes a tenth of the search (models of `benchmarks pipeline-search`).
+MOST_LOOKED, MOST_OTHERS = 12, 2
+# Share by which choices may gain more in another division than in the best: 0.5 % in the loop of
+# `tests/planner/pipeline/test_other_divisions.py`.
+FASTER = 0.01
+
+
+@dataclass
+class OtherDivisions:
+    """Divisions of one program.
+
+    trials: the search that planned the best.
+    candidates: the source of its divisions.
+    schedules: names of the schedules to choose from.
+    over: whether the search has to end.
+    tried: (number of micro-batches, key) of those that were looked at.
+    """
+
+    trials: Trials
+    candidates: Candidates
+    schedules: tuple[str, ...]
+    over: Callable[[], bool]
+    tried: set[tuple[int, object]] = field(default_factory=set[tuple[int, object]])
+
+    def best_with_choices(
+        self, best: PlannedPipeline, counts: Sequence[int], likes: Sequence[Division]
+    ) -> PlannedPipeline:
+        """The fastest pipeline whose stages choose, given the fastest whose stages do not.
+
+        Args:
+            best: the fastest without choices.
+            counts: numbers of micro-batches.
+            likes: divisions into stages on the groups of devices to choose from.
+        """
+        kept = first = self._with_choices(best)
+        if not chooses(self.trials):
+            return kept
+        made = {best.ranked.shape.division}
+        others = chain(self._near(best), self._estimated(first, counts, likes))
+        for one in others:
+            if len(made) > MOST_OTHERS or self.over():
+                break
+            if one.ranked.shape.division not in made:
+                made.add(one.ranked.shape.division)
+                found = self._with_choices(one)
+                kept = min(kept, found, key=lambda pipeline: pipeline.ranked.step_s)
+        return kept
+
+    def _near(self, best: PlannedPipeline) -> Iterator[PlannedPipeline]:
+        """Divisions that were planned, and are faster if choices gain as much, and a bit more."""
+        limit_s = best.ranked.step_s * (1 + FASTER)
+        rows = sorted(self.trials.planned.values(), key=lambda one: one.ranked.step_s)
+        yield from takewhile(lambda one: one.ranked.step_s < limit_s, rows)
+
+    def _estimated(
+        self, kept: PlannedPipeline, counts: Sequence[int], likes: Sequence[Division]
+    ) -> Iterator[PlannedPipeline]:
+        """Divisions that are faster if no stage computes anything again, by their estimates."""
+        bounds = ChosenBounds(self.trials.bounds, self.candidates.kinds)
+        chosen = replace(self.candidates, bounds=bounds, kinds=(NONE,))
+        placed = Placed(Placements(chosen, self.schedules), rows_of(counts, likes))
+        for _ in range(MOST_LOOKED):
+            least = placed.best(kept.ranked.step_s, self.tried)
+            if least is None:
+                return
+            count, family, division = least
+            self.tried.add((count, division.key))
+            placed.forget(count)
+            one = self._planned(count, family, division)
+            if one is not None:
+                yield one
+
+    def _with_choices(self, one: PlannedPipeline) -> PlannedPipeline:
+        return with_choices(polished(one, self.trials), self.trials)
+
+    def _planned(self, count: int, family: str, division: Division) -> PlannedPipeline | None:
+        """A division with the kinds of the least estimates that fit; None if none do."""
+        places = tuple(self.trials.shares.places[j] for j in division.places)
+        known = self.trials.planned.get((count, places, division.sizes, division.turns))
+        if known is not None:
+            return known
+        limited = Placements(self.candidates, self.schedules)
+        kinds, steps_s = limited.steps_s(count, family, division, np.array([division.places]))
+        if not np.isfinite(steps_s[0]):
+            return None
+        names = tuple(limited.kinds[int(k)] for k in kinds[0])
+        return self.trials.trial(count, replace(division, recompute=names), family)
