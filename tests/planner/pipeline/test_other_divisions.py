@@ -59,9 +59,8 @@ CASES: dict[str, tuple[Any, Any, int]] = {
     "a loop, less memory": (LOOP, NEAR, 140_000), "layers written out": (WRITTEN, NEAR, 256_339),
 }  # fmt: skip
 PARTS: tuple[dict[str, Any], ...] = (
-    *({"pipeline": 2, "microbatches": m} for m in (4, 8, 16)),
-    *({"pipeline": 2, "schedules": (name,)} for name in ("1f1b", "1f1b-eager", "zb-h1")),
-    {"pipeline": 4},
+    *({"microbatches": m} for m in (4, 8, 16)),
+    *({"schedules": (name,)} for name in ("1f1b", "1f1b-eager", "zb-h1")),
 )  # fmt: skip
 
 
@@ -139,11 +138,11 @@ def test_a_given_number_of_micro_batches_is_no_better_than_a_free_one(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", CASES)
-def test_nothing_given_is_no_worse(name: str) -> None:
-    free = planned(CASES[name])
+def test_a_pipeline_with_nothing_else_given_is_no_worse(name: str) -> None:
+    free = planned(CASES[name], pipeline=2)
     worse = {
         str(part): part_s / free.step_s for part in PARTS
-        if (part_s := step_s(CASES[name], **part)) < free.step_s * (1 - ROUNDING)
+        if (part_s := step_s(CASES[name], pipeline=2, **part)) < free.step_s * (1 - ROUNDING)
     }  # fmt: skip
     assert not worse
     assert free.lower_bound_s <= free.step_s

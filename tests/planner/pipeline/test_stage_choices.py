@@ -17,7 +17,7 @@ import pytest
 
 from ir import digest
 from planner import Options, load, plan
-from planner.pipeline import search
+from planner.pipeline import other_divisions
 from planner.pipeline.cut.opened_loss import Opened, cut_of, opened
 from planner.pipeline.cut.replaced import late_inputs, traced_joint, with_program
 from planner.pipeline.cut.stage_gradient import Joint, joint_of
@@ -148,7 +148,7 @@ def test_rows_of_a_choice_make_its_program() -> None:
 def planned(fn: Any = masked, choose: bool = True, **options: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch, without_proof():
         if not choose:
-            patch.setattr(search, "with_choices", lambda best, _: best)
+            patch.setattr(other_divisions, "with_choices", lambda best, _: best)
         settings: dict[str, Any] = {
             "optimizer": SGD, "has_aux": True, "cluster": "8xhost", "pipeline": 2,
             "microbatches": 4, "substitutions": False, "baselines": False, "schedules": ("1f1b",),
@@ -227,7 +227,8 @@ def test_no_choice_of_a_small_stage_is_faster(room: float) -> None:
 
     def found(**options: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch, without_proof():
-            patch.setattr(search, "with_choices", noted)
+            patch.setattr(other_divisions, "with_choices", noted)
+            patch.setattr(other_divisions, "MOST_OTHERS", 0)
             return plan(
                 written_out, *args, optimizer=SGD, cluster="4xhost", pipeline=2, microbatches=4,
                 substitutions=False, baselines=False, schedules=("1f1b",), **options,

@@ -24,7 +24,7 @@ from ir.trace import trace
 from planner import load, plan
 from planner.common.errors import PlanError
 from planner.files.plan_file import PlanFile
-from planner.pipeline import search, stage_choices
+from planner.pipeline import other_divisions, stage_choices
 from planner.pipeline.check_plan import check_plan
 from planner.pipeline.cut.opened_loss import cut_of, opened
 from planner.pipeline.cut.replaced import late_inputs, traced_joint
@@ -283,7 +283,8 @@ def test_no_choice_of_a_small_stage_is_faster(fn: Any, room: float) -> None:
 
     settings = {"has_aux": False, "cluster": linked(slow_machine(4))}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "with_choices", noted)
+        patch.setattr(other_divisions, "with_choices", noted)
+        patch.setattr(other_divisions, "MOST_OTHERS", 0)
         whole = planned(fn, args, **settings)
         planned(fn, args, memory_bytes=int(room * whole.peak_bytes), **settings)
     pipeline, trials = seen[-1]
