@@ -246,7 +246,7 @@ class StageChoices:
         return one if one is not None and self.all.fits(s, one) else None
 
     def _ways(self, s: int, stage: NamedStage) -> list[HostedWay]:
-        """Ways to have values on the host that may fit, those of the least seconds first."""
+        """Ways to have values on the host that may fit and help, the least seconds first."""
         step, size, flight = stage[0], self.shape.sizes[s], self.pipeline.flight[s]
         copy_s = host_copy_seconds(self.planner.machine.subset(size))
         types = step.traced.graph.types
@@ -254,7 +254,11 @@ class StageChoices:
         works = self._of(s, stage).works
         some = [(work, waiting_values(work, step.joint)) for work in works]
         ways = hosted_ways(some, flight, copy_s)
-        return [way for way in ways if held + way.here_bytes <= size * self.room_bytes]
+        below_s = self._below_s(s) * (1 + SLOWER) / self.shape.microbatches
+        return [
+            way for way in ways
+            if way.least_s < below_s and held + way.here_bytes <= size * self.room_bytes
+        ]  # fmt: skip
 
     def _works(self, stage: StageTrainingStep, size: int) -> list[Recomputation]:
         """The choices of a stage that make distinct programs, those of the least work first."""
