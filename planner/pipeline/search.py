@@ -343,7 +343,8 @@ class PipelineSearch:
     def lower_bound_s(self, step_s: float, rewritten: Sequence[StageTrainingStep] = ()) -> float:
         """Bound of the step over all pipelines with any number of micro-batches [s].
 
-        It holds for the kinds of recomputation, and for the choices of the best pipeline in it.
+        It holds for the kinds of recomputation, whatever waits on the host, and for the choices of
+        the best pipeline in it.
 
         Args:
             step_s: step of the plan, beyond which the bound need not be sharp.

@@ -12,7 +12,7 @@ run too that they depend on, in the runs of which all gradients lead to values f
 stage. A stage also takes at least what the solver proves for it, or for one micro-batch of it, as
 if a device had memory for all of it. Where it takes longer to store a value than to make it twice,
 a stage that computes more takes less: all this is the least over the kinds of recomputation with
-which a stage may fit (`unit_bytes.py`).
+which a stage may fit (`unit_bytes.py`), also with values that wait on the host.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from numpy.typing import NDArray
 from costmodel import ComputeModel
 
 from ..sharding.cost.least_seconds import border_s, least_each_s
+from ..sharding.search.asked import may_offload
 from .cut.opened_loss import cut_of
 from .cut.stage_training_step import StageTrainingStep
 from .divide.run_costs import Shares
 from .kind_floors import Bools, Floats, KindFloors, Run, kind_floors, phases_of, raise_bound
 from .stage_planner import AMPLE, Ask, StagePlanner
 from .stage_units import Unit, all_sent, borders_of, ops_of, unit_of
-from .unit_bytes import UnitBytes, bytes_of
+from .unit_bytes import UnitBytes, bytes_of, on_host
 
 # Work of tracing an op beside that of solving it, the square of the stage's devices: 0.5 ms, and
 # 0.3 ms on 2 devices (random steps of `benchmarks fuzz --pipelines`); and ops that take as long as
@@ -365,6 +366,7 @@ class StageFloors:
         loss, places = self.planner.loss(count), self.shares.places
         cut, found = cut_of(loss, places, (kind,) * (len(places) - 1)), list[Unit]()
         compute, held = ComputeModel(self.planner.machine), list[UnitBytes]()
+        offloads = may_offload(self.planner.options, self.planner.machine)
         for k, is_shared in enumerate(shared):
             stage, name = self.planner.told(loss, cut, k, ("between", k, kind))
             if (count, name) not in self._units:
@@ -377,5 +379,6 @@ class StageFloors:
             if key not in self._bytes:
                 facts = self.planner.searched(stage, name).facts
                 self._bytes[key] = bytes_of(stage, facts, is_shared=is_shared)
-            held.append(self._bytes[key])
+            own = self._bytes[key]
+            held.append(on_host(own) if offloads else own)
         return found, held

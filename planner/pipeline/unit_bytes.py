@@ -16,7 +16,7 @@ is split over all devices.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ class UnitBytes:
 
     held: for all micro-batches.
     saved: of one micro-batch between its passes.
-    most: of one micro-batch at one moment.
+    most: of one micro-batch at one moment; passing: the same without what is saved.
     flying: that each further micro-batch in flight holds.
     """
 
@@ -47,6 +47,7 @@ class UnitBytes:
     saved: float
     most: float
     flying: float
+    passing: float = 0.0
 
 
 def bytes_of(stage: StageTrainingStep, facts: Facts, *, is_shared: bool) -> UnitBytes:
@@ -76,19 +77,26 @@ def bytes_of(stage: StageTrainingStep, facts: Facts, *, is_shared: bool) -> Unit
     late = {i for i in parts.backward.nodes if i not in parts.forward.nodes}
     forward = [flat.ops[i].time for i in passes
                if flat.ops[i].place[:2] == inside and flat.ops[i].place[2] not in late]  # fmt: skip
-    change = np.zeros(flat.clock + 2)
+    change, stays = np.zeros((2, flat.clock + 2))
     saved, between = 0.0, max(forward, default=0) + 1
     for v in made:
         op = None if v in facts.shared else flat.made_by(v)
         start, end = facts.op_span(op) if op else facts.spans[v]
         if end > start:
-            size = _bytes(facts, v)
-            change[start] += size
-            change[min(end, len(change) - 1)] -= size
-            saved += size * (start < between < end)
+            size, is_saved = _bytes(facts, v), start < between < end
+            for moments in (change,) if is_saved else (change, stays):
+                moments[start] += size
+                moments[min(end, len(moments) - 1)] -= size
+            saved += size * is_saved
     kept = {flat.names[inside, v] for v in parts.saved if (inside, v) in flat.names}
     flying = sum(flat.values[v].type.nbytes for v in kept & inner)
-    return UnitBytes(float(held), saved, float(np.cumsum(change).max()), float(flying))
+    most, passing = (float(np.cumsum(moments).max()) for moments in (change, stays))
+    return UnitBytes(float(held), saved, most, float(flying), passing)
+
+
+def on_host(unit: UnitBytes) -> UnitBytes:
+    """The same run where all that it saves may wait in the memory of the host."""
+    return replace(unit, saved=0.0, most=unit.passing, flying=0.0)
 
 
 def needed_bytes(units: Sequence[UnitBytes], flight: int) -> Floats:

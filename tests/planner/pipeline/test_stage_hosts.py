@@ -23,6 +23,8 @@ from ir.analysis import offloads
 from ir.trace import trace
 from planner import load, plan
 from planner.common.errors import PlanError
+from planner.common.options import Options
+from planner.common.request import Request
 from planner.files.plan_file import PlanFile
 from planner.pipeline import other_divisions, stage_choices
 from planner.pipeline.check_plan import check_plan
@@ -32,6 +34,7 @@ from planner.pipeline.cut.stage_gradient import joint_of
 from planner.pipeline.cut.stage_training_step import training_step_of
 from planner.pipeline.divide.simulated import ranked
 from planner.pipeline.divide.stage_price import StagePrice
+from planner.pipeline.search import PipelineSearch
 from planner.pipeline.stage_choices import CHOSEN, with_choices
 from planner.pipeline.stage_edits import StageEdits
 from planner.pipeline.stage_hosts import HostRoom
@@ -43,6 +46,7 @@ from planner.sharding.recompute.every_choice import every_choice
 from planner.sharding.recompute.hosted import stacked_values, with_hosted
 from planner.sharding.recompute.saved import layers_of
 from planner.sharding.recompute.variants import kept_by, rows_of, variant_of
+from planner.training.training import Training
 from tests.planner.emit.pipelines import (
     arguments,
     assert_equal_steps,
@@ -146,6 +150,21 @@ def test_where_memory_is_short_stacks_wait_on_the_host() -> None:
     for stage, program in zip(found.file.stages, found.file.members, strict=True):
         assert not program.hosted or stage.recompute == CHOSEN
         assert bool(program.hosted) == (program.host_bytes > 0.0)
+
+
+def test_stages_with_values_on_the_host_need_no_less_than_their_bounds_say() -> None:
+    found, (params, batch) = short(), arguments(batch=64)
+    options = Options(memory_bytes=int(0.8 * free().peak_bytes), microbatches=4)
+    training = Training(masked, (params, batch), SGD, True, 0, "step")
+    search = PipelineSearch(training, Request(MACHINE, options))
+    stages, places = found.file.stages, search.shares.places
+    for s, (stage, program) in enumerate(zip(stages, found.file.members, strict=True)):
+        run, size = tuple(map(places.index, stage.layers)), stage.devices[1] - stage.devices[0]
+        if program.hosted:
+            floors, fits = search.floors.of_kind(4, size, "none", len(stages) - s, 1)
+            needed = floors.needed_bytes(len(stages) - s)[run]
+            assert 0.0 < needed <= size * stage.peak_bytes * (1 + 1e-9)
+            assert fits[run]
 
 
 @pytest.mark.parametrize("offload", ["auto", "never"])

@@ -8,9 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
+from costmodel import Cluster
 from planner.common.options import Options
 from planner.common.request import Request
 from planner.pipeline.cut.opened_loss import cut_of
@@ -18,7 +20,7 @@ from planner.pipeline.divide.simulated import PipelineShape
 from planner.pipeline.search import PipelineSearch
 from planner.pipeline.stage_planner import StageError
 from planner.training.training import Training
-from tests.planner.programs import slow_machine
+from tests.planner.programs import linked, slow_machine
 
 Shape = jax.ShapeDtypeStruct
 
@@ -48,7 +50,9 @@ def looped(params: Any, batch: Any) -> jax.Array:
     return jnp.mean(jnp.square(x @ params["out"]))
 
 
-def search_of(loss: Any, memory_bytes: int | None = None) -> PipelineSearch:
+def search_of(
+    loss: Any, memory_bytes: int | None = None, machine: Cluster | None = None, **more: Any
+) -> PipelineSearch:
     pair = Shape((16, 16), jnp.float32), Shape((16, 16), jnp.float32)
     if loss is looped:
         stacks = tuple(Shape((4, *each.shape), each.dtype) for each in pair)
@@ -58,8 +62,8 @@ def search_of(loss: Any, memory_bytes: int | None = None) -> PipelineSearch:
         params = {"in": Shape((32, 16), jnp.float32), "layers": [pair] * 3}
         batch = {"x": Shape((8, 4), jnp.int32)}
     training = Training(loss, (params, batch), optax.adam(1e-3), False, 0, "blocks")
-    options = Options(loss_reduction="mean", baselines=False, memory_bytes=memory_bytes)
-    return PipelineSearch(training, Request(slow_machine(4), options))
+    options = Options(loss_reduction="mean", baselines=False, memory_bytes=memory_bytes, **more)
+    return PipelineSearch(training, Request(machine or slow_machine(4), options))
 
 
 @pytest.mark.parametrize(("loss", "share"), [(written_out, 0.3), (looped, 0.5)])
@@ -82,6 +86,24 @@ def test_a_stage_needs_no_less_than_its_runs_say(loss: Any, share: float) -> Non
                 assert least <= peak * (1 + 1e-9), (kind, run, flight)
                 shares.append(least / peak)
     assert max(shares) > share
+
+
+@pytest.mark.parametrize("loss", [written_out, looped])
+def test_what_layers_save_may_wait_on_the_host(loss: Any) -> None:
+    """Of one micro-batch and of all in flight, unless that is forbidden."""
+
+    def bytes_of(**settings: Any) -> list[np.ndarray]:
+        own = search_of(loss, **settings).floors.of_kind(2, 2, "none", 1, 1)[0]
+        return [own.needed_bytes(flight) for flight in (1, 3)]
+
+    here, link = bytes_of(), linked(slow_machine(4))
+    away, never = bytes_of(machine=link), bytes_of(machine=link, offload="never")
+    for one, two, three in zip(here, away, never, strict=True):
+        np.testing.assert_array_equal(one, three)
+        assert (two <= one).all()
+        assert (two < one).any()
+    np.testing.assert_array_equal(away[0], away[1])
+    assert (here[0] < here[1]).any()
 
 
 def test_kinds_that_do_not_fit_bound_no_stage() -> None:
