@@ -2,8 +2,8 @@
 
 The program as it is has a plan first. What padding a class of dimensions could save at most follows
 from that plan: the seconds of products that have the dimension and are not split over all devices,
-beyond those of the padded product on all devices or of starting a kernel, and these products' share
-of the communication that compute waits for.
+beyond those of the padded product on all devices or of starting a kernel, and those in which
+compute waits for collectives of values that have the dimension.
 Classes whose sizes differ by borders are tried together (`bordered.py`), with all ops of theirs in
 place of products. Where that is something, the padded program has a rough plan on the mesh of the
 known one; where that is faster, it is planned as every program is, and kept if the result is.
@@ -11,10 +11,13 @@ known one; where that is faster, it is planned as every program is, and kept if 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
+from ir import Literal
+from ir.analysis import Place
 from ir.trace import Traced
 
 from ...common.errors import PlanError
@@ -126,33 +129,29 @@ def _saved_by(
     """Seconds of a step that padding each group may save at most, as a rule.
 
     All ops with one of its dimensions count, as most that move elements are no products: what they
-    take beyond an even share of all devices, and their part of the communication that compute
-    waits for, of all ops that are not split over all devices.
+    take beyond an even share of all devices. Borders that ops exchange count for every group.
     """
     if not groups:
         return []
-    built, total_s, saved, whole = best.built, 0.0, [0.0] * len(groups), [0.0] * len(groups)
+    built, saved = best.built, [0.0] * len(groups)
     at = {op.place: i for i, op in enumerate(best.builder.flat.ops)}
     for i, op in enumerate(known.flat.ops):
         node = built.op_node.get(at[op.place])
         if node is None:
             continue
         seconds = float(built.work[node][best.decided.choice[node]]) / built.outline.members[node]
-        roles = best.decisions.ops.get(op.place, ())
-        split = zip(best.mesh.names, roles, strict=True) if roles else ()
-        ways = best.mesh.product(tuple(axis for axis, r in split if r and r[0] != "@"))
+        ways = _ways(best, op.place)
         if ways == devices:
             continue
-        total_s += seconds
         classes = {known.classes.of_factor(i, name) for name in known.specs.of(op).names}
         for k, group in enumerate(groups):
             if not classes.isdisjoint(group.members):
-                whole[k] += seconds
                 saved[k] += seconds * (1 - ways / devices)
-    exposed_s = best.account.exposed_s
+    waits_s, whole = _waits_s(known, best), _whole_in_products(known)
+    inside_s = sum((each.exposed_s for each in best.account.inside), 0.0)
     return [
-        gain_s + (exposed_s * part_s / total_s if total_s else 0.0)
-        for gain_s, part_s in zip(saved, whole, strict=True)
+        gain_s + inside_s + sum((waits_s[c] for c in able), 0.0) if able else 0.0
+        for gain_s, able in zip(saved, (group.members - whole for group in groups), strict=True)
     ]
 
 
@@ -167,23 +166,52 @@ def _saved_at_most(
         devices: number of devices.
         growth: class -> its padded size, over that without.
     """
-    now, least = dict.fromkeys(growth, 0.0), dict.fromkeys(growth, 0.0)
-    total_s, account, built = 0.0, best.account, best.built
+    saved, built = dict.fromkeys(growth, 0.0), best.built
     at = {op.place: i for i, op in enumerate(best.builder.flat.ops)}
+    of_products = set[int]()
     for i, names in products(known):
         op = known.flat.ops[i]
         node = built.op_node[at[op.place]]
         seconds = float(built.work[node][best.decided.choice[node]]) / built.outline.members[node]
-        roles = best.decisions.ops.get(op.place, ())
-        split = zip(best.mesh.names, roles, strict=True) if roles else ()
-        ways = best.mesh.product(tuple(axis for axis, r in split if r and r[0] != "@"))
+        ways = _ways(best, op.place)
         launch_s = best.builder.cache.compute.launch_s * op.weight
-        total_s += seconds
         for name in names & growth.keys():
-            now[name] += seconds
-            least[name] += max(launch_s, seconds * ways * growth[name] / devices)
-    return {
-        name: now[name] - least[name] + now[name] * account.exposed_s / total_s
-        if now[name] else 0.0
-        for name in growth
-    }  # fmt: skip
+            saved[name] += seconds - max(launch_s, seconds * ways * growth[name] / devices)
+        of_products |= names
+    waits_s = _waits_s(known, best)
+    for name in growth.keys() & of_products - _whole_in_products(known):
+        saved[name] += waits_s[name]
+    return saved
+
+
+def _ways(best: Candidate, place: Place) -> int:
+    """Over how many devices a plan splits an op."""
+    roles = best.decisions.ops.get(place, ())
+    split = zip(best.mesh.names, roles, strict=True) if roles else ()
+    return best.mesh.product(tuple(axis for axis, r in split if r and r[0] != "@"))
+
+
+def _whole_in_products(known: Classified) -> set[int]:
+    """Classes of dimensions that some product cannot split, such as a window that slides."""
+    found, flat = set[int](), known.flat
+    for i, names in products(known):
+        op = flat.ops[i]
+        for v in (*op.inputs, *op.outputs):
+            if not isinstance(v, Literal):
+                rank = flat.values[v].type.rank
+                found |= {known.classes.of_dim(v, d) for d in range(rank)} - names
+    return found
+
+
+def _waits_s(known: Classified, best: Candidate) -> defaultdict[int, float]:
+    """Seconds in which compute waits for collectives of values with a dimension of each class."""
+    found, moved = defaultdict[int, float](float), defaultdict[int, float](float)
+    pairs = zip(best.decided.plan.reshards, best.account.exposed, strict=True)
+    for reshard, seconds in pairs:
+        moved[reshard.passage.value] += seconds
+    for name, v in best.builder.flat.names.items():
+        if moved[v] and (here := known.flat.names.get(name)) is not None:
+            rank = known.flat.values[here].type.rank
+            for one in {known.classes.of_dim(here, d) for d in range(rank)}:
+                found[one] += moved[v]
+    return found

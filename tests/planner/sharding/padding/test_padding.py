@@ -20,6 +20,7 @@ from planner import PlanError, load, plan
 from planner.sharding.padding.candidates import MOST_WASTE, classes_of, padded_size, products
 from planner.sharding.padding.classified import Classified
 from planner.sharding.padding.edit import padded
+from planner.sharding.recompute.rough_plans import RoughPlans
 
 ROWS, WORDS, WIDTH = 1000, 30011, 256
 
@@ -120,6 +121,29 @@ def test_windows_of_convolutions_cannot_gain() -> None:
     assert not sizes[3]
     assert sizes[5]
     assert sizes[7]
+
+
+def test_images_whose_batch_is_split_over_all_devices_are_not_padded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def images(kernels: Any, x: Any) -> Any:
+        def loss(kernels: Any) -> Any:
+            y = x
+            for kernel in kernels:
+                y = jax.nn.relu(jax.lax.conv_general_dilated(
+                    y, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+                ))  # fmt: skip
+            return (y**2).mean()
+
+        return jax.tree.map(lambda w, g: w - 0.1 * g, kernels, jax.grad(loss)(kernels))
+
+    tried: list[Any] = []
+    monkeypatch.setattr(RoughPlans, "step_s", lambda *args: tried.append(args) or float("inf"))
+    kernels = [jax.ShapeDtypeStruct((3, 3, 256, 256), jnp.float32)] * 2
+    x = jax.ShapeDtypeStruct((256, 14, 14, 256), jnp.float32)
+    found = plan(images, kernels, x, cluster="8xh100", baselines=False, recompute="written")
+    assert found.program.exposed_s > 0.05 * found.step_s  # of gradients of kernels
+    assert not tried
 
 
 def lookups(table: Any, at: Any) -> Any:
