@@ -1,8 +1,8 @@
 # pyright: basic
 """Memory as a decision: the planner's choice beside policies that people write by hand.
 
-    python -m benchmarks memory [--quick] [--only choice|compiled|states|stages] [--sequences 8]
-        [--mesh 8]
+    python -m benchmarks memory [--quick] [--only choice|compiled|states|stages|written]
+        [--sequences 8] [--mesh 8]
 
 `choice`: Llama-3 8B, 32 layers of 8,192 tokens, float32 weights and AdamW, on 8 H100 with 40 to 80
 GB of memory. Every policy is a program of its own, planned as it is written, with shardings of its
@@ -30,6 +30,9 @@ parameters too), one sequence for each; predicted beside compiled likewise.
 `stages`: the first 16 layers of Llama-3 8B in four stages on 8 A100 (PCIe 4) or GB200 (NVLink), 16
 sequences in 8 micro-batches under 1F1B, which keep and compute again (`offload="never"`), or may
 send values to the host too. `on the host` is what a device sends there at most.
+
+`written`: the same for a GPT with dropout whose eight layers are written out (`examples/gpt.py`,
+4,096 features), in two stages on two GB200, 32 sequences of 1,024 tokens in 8 micro-batches.
 """
 
 from __future__ import annotations
@@ -39,7 +42,10 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import jax
+
 from benchmarks.published_model import Transformer, adam
+from examples.gpt import ADAMW, GPT
 from planner import Plan, PlanError, plan, verify
 from planner.emit.compilers import has_plugin
 from planner.pipeline.divide.simulated import flights_of, table_of
@@ -48,6 +54,8 @@ CLUSTER = "8xh100"
 LLAMA = Transformer(32, 4096, 32, 8, 14336, gated=True, vocab=128256, seq=8192, wide_weights=True)
 LIMITS_GB = (40, 50, 60, 70, 80)
 STAGES = (("8xa100-40gb", 19), ("8xa100-40gb", 24), ("8xgb200", 19), ("8xgb200", 24))
+WRITTEN = (("2xgb200", 18.5), ("2xgb200", 19.5))
+GPT_OUT = GPT(8192, 1024, 4096, 32, 8, 32, "bfloat16", False)
 UNLIMITED_GB = 640
 # name -> (what the model recomputes, the option, micro-batches if they are given)
 POLICIES: dict[str, tuple[str, str, int | None]] = {
@@ -201,24 +209,39 @@ def states() -> list[Any]:
     return rows
 
 
-def stages(cases: tuple[tuple[str, int], ...]) -> list[Any]:
+def stages(cases: tuple[tuple[str, float], ...]) -> list[Any]:
+    """Pipelines of a Llama without and with values on the host."""
+    model = replace(LLAMA, layers=16, wide_weights=False)
+    args = model.parameters(), model.batch(16)
+    return in_stages("stages", 4, cases, model.loss, args, adam(copies=False))
+
+
+def written(cases: tuple[tuple[str, float], ...]) -> list[Any]:
+    """The same of a GPT whose layers are written out."""
+    args = jax.eval_shape(GPT_OUT.init, jax.random.key(0))
+    return in_stages("written", 2, cases, GPT_OUT.loss, args, ADAMW)
+
+
+def in_stages(
+    table_name: str, count: int, cases: tuple[tuple[str, float], ...],
+    loss: Any, args: tuple[Any, Any], optimizer: Any,
+) -> list[Any]:  # fmt: skip
     """Prints pipelines without and with values on the host; returns the rows."""
     print("cluster      limit GB  on the devices s  with the host s  gain  on the host GB")
-    model, rows = replace(LLAMA, layers=16, wide_weights=False), list[Any]()
+    rows = list[Any]()
     for cluster, limit_gb in cases:
         here, away = (
             plan(
-                model.loss, model.parameters(), model.batch(16), cluster=cluster,
-                optimizer=adam(copies=False), pipeline=4, microbatches=8, schedules=("1f1b",),
-                baselines=False, substitutions=False, padding=False, offload=offload,
-                memory_bytes=limit_gb * 10**9,
+                loss, *args, cluster=cluster, optimizer=optimizer, pipeline=count, microbatches=8,
+                schedules=("1f1b",), baselines=False, substitutions=False, padding=False,
+                offload=offload, memory_bytes=int(limit_gb * 1e9),
             )
             for offload in ("never", "auto")
         )  # fmt: skip
         table = table_of(away.file.joined.schedule, 8, away.file.recompute)
         sent = [n * p.host_bytes for n, p in zip(flights_of(table), away.file.members, strict=True)]
         row = {
-            "table": "stages", "cluster": cluster, "limit_gb": limit_gb, "here_s": here.step_s,
+            "table": table_name, "cluster": cluster, "limit_gb": limit_gb, "here_s": here.step_s,
             "here_bytes": here.peak_bytes, "away_s": away.step_s, "away_bytes": away.peak_bytes,
             "host_bytes": max(sent), "here_bound_s": here.lower_bound_s,
             "away_bound_s": away.lower_bound_s,
@@ -235,7 +258,7 @@ def stages(cases: tuple[tuple[str, int], ...]) -> list[Any]:
 def main(quick: bool) -> list[dict[str, Any]]:
     """Prints the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks memory")
-    parser.add_argument("--only", default="", help="choice, compiled, states or stages")
+    parser.add_argument("--only", default="", help="choice, compiled, states, stages or written")
     parser.add_argument("--sequences", type=int, default=8, help="of a step")
     parser.add_argument("--mesh", default="8", help="such as 8, 2x4, or free")
     given = parser.parse_known_args()[0]
@@ -249,4 +272,6 @@ def main(quick: bool) -> list[dict[str, Any]]:
         rows += states()
     if given.only in ("", "stages"):
         rows += stages(STAGES[:1] if quick else STAGES)
+    if given.only in ("", "written"):
+        rows += written(WRITTEN[:1] if quick else WRITTEN)
     return rows
