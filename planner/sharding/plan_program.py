@@ -36,6 +36,7 @@ from .recompute.node_seconds import host_copy_seconds
 from .recompute.variants import as_planned
 from .rewrite.estimate import Estimator
 from .rewrite.joint_extraction import searched
+from .rewrite.left_out import LeftOut
 from .rewrite.price import Pricer, wall_s
 from .rewrite.replay import replayed
 from .rewrite.retrace import retraced
@@ -218,8 +219,9 @@ def _rewritten(
     estimator = Estimator(machine, ComputeModel(machine), CollectiveModel(machine))
     plain_s = wall_s(best.account, machine)
     rewrite_search = RewriteSearch(
-        pricer.step_s, estimator, plain_s, rules=rules_for(options.substitutions)
-    )
+        pricer.step_s, estimator, plain_s, rules=rules_for(options.substitutions),
+        left_out=LeftOut(best, estimator),
+    )  # fmt: skip
     found = searched(rewrite_search, draft_of(traced.graph), pricer.on_one_axis)
     better = plan
     if found is not None:

@@ -39,7 +39,7 @@ class Estimator:
                 parts = [self._body(body) for body in node.bodies]
                 total += runs_of(node) * (max(parts) if node.op == "cond" else sum(parts))
             elif not within or not needed.isdisjoint(range(first, first + len(node.outputs))):
-                total += self._node(node, tuple(graph.type_of(o) for o in node.inputs))
+                total += self.node_s(node, tuple(graph.type_of(o) for o in node.inputs))
         return total
 
     def _body(self, graph: Graph) -> float:
@@ -58,7 +58,7 @@ class Estimator:
         work, touched = 0.0, set[int]()
         for i in nodes:
             node = graph.nodes[i]
-            work += self._node(node, tuple(graph.type_of(o) for o in node.inputs))
+            work += self.node_s(node, tuple(graph.type_of(o) for o in node.inputs))
             touched |= {o for o in node.inputs if not isinstance(o, Literal)}
             touched |= set(graph.values_of(i))
         moved = sum(graph.types[v].nbytes for v in touched)
@@ -68,7 +68,8 @@ class Estimator:
     def _all(self) -> Group:
         return group_for(self.cluster, (self.cluster.num_devices,), (0,))
 
-    def _node(self, node: Node, types: tuple[TensorType, ...]) -> float:
+    def node_s(self, node: Node, types: tuple[TensorType, ...]) -> float:
+        """Seconds of an op in a device's even share, with the start of its kernel."""
         key = (node.op, types, node.outputs, repr(node.attrs))
         if key not in self.known:
             record = lookup(node.op)

@@ -19,6 +19,7 @@ from ir import Graph, digest, runs_of
 from substitutions import Draft, Place, Trial, apply, find
 
 from .estimate import Estimator
+from .left_out import LeftOut
 from .searched_rules import SEARCHED
 
 # A rewrite must make the step faster by this share: prices are not known better.
@@ -111,6 +112,7 @@ class RewriteSearch:
     budget: how far it goes.
     rules: that may be applied.
     trial: every rewrite on numbers, before it is made.
+    left_out: what the estimate leaves out of the plan of the program as written.
     first: what could pay in the program as written, once the search has begun.
     """
 
@@ -120,6 +122,7 @@ class RewriteSearch:
     budget: RewriteBudget = RewriteBudget()
     rules: tuple[str, ...] = SEARCHED
     trial: Trial = field(default_factory=Trial)
+    left_out: LeftOut | None = None
     priced: int = 0
     missed: int = 0
     seen: set[str] = field(default_factory=set[str])
@@ -131,7 +134,7 @@ class RewriteSearch:
         if draft.graph.count_nodes() > self.budget.large:
             self.budget = replace(self.budget, missed=min(self.budget.missed, 1))
         self.first = self.hopeful(draft, set())
-        start = _State(draft, (), self.step_s, self._moves(draft, self.first), set())
+        start = _State(draft, (), self.step_s, self._moves(draft, self._narrowed(draft)), set())
         best, queue, number = start, [(start.step_s, 0, start)], 0
         while queue and self.priced < self.budget.priced:
             step_s, at, state = heapq.heappop(queue)
@@ -150,6 +153,15 @@ class RewriteSearch:
             heapq.heappush(queue, (found.step_s, number, found))
             best = found if found.step_s < best.step_s * (1 - WORTH) else best
         return None if best is start else Rewritten(best.draft, best.steps, best.step_s)
+
+    def _narrowed(self, draft: Draft) -> list[Hope]:
+        """What could pay in the program as written, by what its plan leaves to be saved."""
+        if self.left_out is None:
+            return self.first
+        return [
+            (min(saved_s, self.left_out.seconds(draft.graph, members)), members)
+            for saved_s, members in self.first
+        ]
 
     def _follow(self, state: _State, move: _Move) -> _State | None:
         """The state after a move, if it is worth being followed."""

@@ -13,6 +13,7 @@ import pytest
 
 from ir import flops_of, lookup
 from planner import PlanError, load, plan
+from planner.sharding.rewrite.search import RewriteSearch
 from substitutions import patterns, worth_of_row
 from tests.planner.sealing import resealed
 from tests.planner.sharding.rewrite.programs import (
@@ -176,3 +177,24 @@ def test_where_nothing_pays_the_plan_is_as_it_was(tmp_path) -> None:
     for on in (True, False):
         plan(fn, *args, cluster="8xh100", substitutions=on).save(tmp_path / f"{on}.json")
     assert (tmp_path / "True.json").read_bytes() == (tmp_path / "False.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("size", "least", "most"),
+    [(4096, 0.0, 0.3), (4093, 0.85, 1.0)],  # split over all devices; prime, so whole on each
+)
+def test_what_a_plan_leaves_to_be_saved(monkeypatch, size: int, least: float, most: float) -> None:
+    left: list[float] = []
+    narrowed = RewriteSearch._narrowed
+
+    def noted(self, draft):
+        left.extend(self.left_out.seconds(draft.graph, places) for _, places in self.first)
+        return narrowed(self, draft)
+
+    monkeypatch.setattr(RewriteSearch, "_narrowed", noted)
+    given = (jax.ShapeDtypeStruct((size, size), "float32"),) * 2
+    found = plan(
+        lambda w, x: 2.0 * (x @ w), *given, cluster="8xh100", padding=False, baselines=False
+    )
+    assert left
+    assert all(least <= s / found.step_s <= most for s in left)
