@@ -14,6 +14,7 @@ from .jax_versions import known as known_versions
 
 try:  # names that a version may move
     from jax._src import api, xla_bridge
+    from jax._src.interpreters import pxla
     from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
     from jax.interpreters import ad, batching, mlir
 except ImportError as error:
@@ -114,12 +115,18 @@ def compiler_types(*sides: Sequence[Any]) -> Generator[list[list[Any]]]:
 def platform_named(platform: str) -> Generator[None]:
     """Lets JAX lower for a platform that has no client in this process.
 
+    Described devices have no memories, and JAX leaves out copies between memories where it sees
+    but one: here it keeps them.
+
     Raises:
-        TraceError: if this version names platforms elsewhere.
+        TraceError: if this version names platforms, or looks for memories, elsewhere.
     """
     known = getattr(xla_bridge, "canonicalize_platform", None)
     if known is None:
         raise unknown(f"JAX {jax.__version__} has no xla_bridge.canonicalize_platform")
+    one_memory = getattr(pxla, "are_all_shardings_default_mem_kind", None)
+    if one_memory is None:
+        raise unknown(f"JAX {jax.__version__} has no pxla.are_all_shardings_default_mem_kind")
 
     def answer(asked: str) -> str:
         try:
@@ -128,10 +135,12 @@ def platform_named(platform: str) -> Generator[None]:
             return platform
 
     xla_bridge.canonicalize_platform = answer
+    pxla.are_all_shardings_default_mem_kind = lambda shardings: False
     try:
         yield
     finally:
         xla_bridge.canonicalize_platform = known
+        pxla.are_all_shardings_default_mem_kind = one_memory
 
 
 def put_arguments(

@@ -63,12 +63,14 @@ def test_gpus_hold_the_predicted_bytes_of_layers_written_out(seed: int) -> None:
     args = [(jnp.ones((256, 256)),) * 2] * 4, {"x": jnp.ones((512, 256))}
     loss = opened(written_out, *args, SGD, microbatches=2)
     joint = joint_of(loss.program, cut_of(loss, (0, len(loss.chain.slots))), 0)
-    forward, _, nbytes = memories_of(random_choices(seed, written=True)(joint, 0), backward=False)
+    forward, backward, nbytes = memories_of(random_choices(seed, written=True)(joint, 0))
     assert forward.host_output_size_in_bytes == nbytes > 0
-    assert forward.host_argument_size_in_bytes == 0
+    assert backward.host_argument_size_in_bytes == nbytes
+    others = forward.host_argument_size_in_bytes, backward.host_output_size_in_bytes
+    assert others == (0, 0)
 
 
-def memories_of(joint: Joint, *, backward: bool = True) -> tuple[Any, Any, float]:
+def memories_of(joint: Joint) -> tuple[Any, Any, float]:
     """What the compiler says of both passes of a stage, and the bytes that its price has."""
     stage = training_step_of(joint, 2, SGD)
     one = One(StepCall(loss_fn, (), (), "auto"), 2, (0, 1), ROLES, "stage 0")
@@ -81,8 +83,7 @@ def memories_of(joint: Joint, *, backward: bool = True) -> tuple[Any, Any, float
     sums = {*stage.program.args["sums"]}
     forward = memory_of(parts.forward, layout, sums, 0)
     added = len(parts.backward.makes) - len(stage.program.outgoing)
-    back = memory_of(parts.backward, layout, sums, added) if backward else None
-    return forward, back, price.host_bytes
+    return forward, memory_of(parts.backward, layout, sums, added), price.host_bytes
 
 
 def memory_of(part: Part, layout: Planned, sums: set[int], added: int) -> Any:
