@@ -26,7 +26,7 @@ from .trials import PlannedPipeline, Trials
 # Divisions beside the best that are planned for choices, and those in which choices are made. Each
 # of the latter takes a tenth of the search (models of `benchmarks pipeline-search`).
 MOST_LOOKED, MOST_OTHERS = 12, 2
-# Share by which choices may gain more in another division than in the best: 0.5 % in the loop of
+# Share by which choices may gain more in another division than in the best: 0.35 % in the loop of
 # `tests/planner/pipeline/test_other_divisions.py`.
 FASTER = 0.01
 
