@@ -57,7 +57,6 @@ class Transformer:
         type of the activations, and the optimizer's state has a float32 copy.
     wide_gradients: gradients of weights leave their product as float32.
     one_hot: embeddings are a product with rows of zeros and a one, not looked up.
-    written_out: layers are written out one by one, not scanned.
     """
 
     layers: int
@@ -76,7 +75,6 @@ class Transformer:
     wide_weights: bool = False
     wide_gradients: bool = False
     one_hot: bool = False
-    written_out: bool = False
 
     @property
     def activations(self) -> str:
@@ -84,7 +82,7 @@ class Transformer:
         return "bfloat16" if self.dtype == FP8 else self.dtype
 
     def parameters(self) -> Any:
-        """Shapes of the parameters; those of layers are stacked if these are scanned."""
+        """Shapes of the parameters; those of layers are stacked."""
         m, h, g, f = self.hidden, self.heads, self.kv_heads, self.ffn
         d = m // h
         each = {"q": (m, h, d), "k": (m, g, d), "v": (m, g, d), "o": (h, d, m)}
@@ -98,10 +96,10 @@ class Transformer:
         if not self.gated:
             ends |= {"pos": (self.seq, m)}
         dtype = jnp.float32 if self.wide_weights else self.activations
-        few = () if self.written_out else (self.layers,)
-        layer = {name: jax.ShapeDtypeStruct((*few, *s), dtype) for name, s in each.items()}
-        layers: Any = [layer] * self.layers if self.written_out else layer
-        return {n: jax.ShapeDtypeStruct(s, dtype) for n, s in ends.items()} | {"layers": layers}
+        stacked = {name: jax.ShapeDtypeStruct((self.layers, *s), dtype) for name, s in each.items()}
+        return {name: jax.ShapeDtypeStruct(s, dtype) for name, s in ends.items()} | {
+            "layers": stacked
+        }
 
     def batch(self, sequences: int) -> Any:
         """Shapes of a batch."""
@@ -210,12 +208,8 @@ class Transformer:
             policy = SAVED[self.recompute]
             layer = jax.checkpoint(layer, policy=policy, prevent_cse=False)
         keys = jax.random.split(batch["key"], self.layers) if self.dropout else None
-        if self.written_out:
-            for k, each in enumerate(params["layers"]):
-                x, _ = layer(x, (each, None if keys is None else keys[k]))
-        else:
-            scanned: Any = jax.lax.scan(layer, x, (params["layers"], keys))
-            x = scanned[0]
+        scanned: Any = jax.lax.scan(layer, x, (params["layers"], keys))
+        x = scanned[0]
         y = self.norm(x, params["norm"], None)
         spec, wide = "bsm,mv->bsv", self.wide_gradients
         logits: Any = _products(spec, False, wide, y, (params["head"],))

@@ -10,8 +10,8 @@ PROVED = 1e-3  # relative: the gap up to which a plan counts as proved optimal
 PART = "recompute: the lower bound is that of the choices that were planned, not of all"
 PART_STATES = "offload: the lower bound is that of the choices of arrays that were planned"
 _COVERED = {
-    PART: "with a choice of recomputation that was planned",
-    PART_STATES: "with a choice of arrays on the host that was planned",
+    PART: "of recomputation",
+    PART_STATES: "of arrays on the host",
 }
 
 
@@ -31,7 +31,8 @@ def covered_text(notes: Collection[str]) -> str:
     Args:
         notes: of the plan that has the bound.
     """
-    return " and ".join(text for note, text in _COVERED.items() if note in notes)
+    of = " and ".join(text for note, text in _COVERED.items() if note in notes)
+    return f"with choices {of} that were planned" if of else ""
 
 
 def stop_text(stop: Stop, notes: Collection[str]) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import jax
 from msgspec import structs
@@ -85,9 +85,6 @@ _KINDS = "pipelines are bounded with one kind of recomputation in each stage"
 _OUT_OF_TIME = "the time limit ended the search for pipelines; some may be faster"
 _OUT_OF_TIME_IN_STAGES = "the time limit ended the search: a better pipeline may exist"
 _ASKED = "was not planned, as a pipeline is asked for; pipeline='auto' plans both"
-_CUT_SHORT = "was not planned, as the search was interrupted"
-_OUT_OF_TIME_BEFORE = "was not planned, as the time limit ended the search"
-_SLOWER = "is not faster: none is below this step"
 _LEFT_OUT = {"shardings": "plan with shardings='warn'"}
 
 
@@ -143,96 +140,33 @@ def _and_no_pipeline(error: PlanError, why: str) -> PlanError:
 
 
 def _faster(search: PipelineSearch) -> Planned:
-    """Plans one program and pipelines, and returns the faster; what comes second has to be faster.
-
-    One program comes first, unless it cannot fit as it is written: then everything that it might
-    compute again would be planned.
-    """
-    if is_short(search):
-        looked = _looked(search)
-        plan, refused = _single(search, looked.found)
-    else:
-        plan, refused = _single(search, None)
-        if plan is not None:
-            if search.request.interruption.happened:
-                return in_one_program(plan)
-            if search.request.over:
-                return _one(plan, search, "", 0.0)
-            search.below_s = plan.step_s * (1 + 2 * EXACT)  # so that it does not limit their bound
-        looked = _looked(search)
-    found = looked.found
+    """Plans one program, then the pipelines below its step, and returns the faster."""
+    request, refused = search.request, None
+    try:
+        plan = fewest_or_states(search.training, request)
+    except PlanError as error:
+        if error.kind != "does-not-fit":
+            raise
+        plan, refused = None, error
+    if plan is not None:
+        if request.interruption.happened:
+            return in_one_program(plan)
+        if request.over:
+            return _one(plan, search, "", 0.0)
+        search.below_s = plan.step_s * (1 + 2 * EXACT)  # so that it does not limit their bound
+    begun = time.monotonic()
+    found, why = _tried(search)
     if plan is None:
+        assert refused is not None
         if found is None:
-            assert isinstance(refused, PlanError)
-            raise _and_no_pipeline(refused, looked.why) from refused
-        return _plan_of(found, search, refused if isinstance(refused, str) else refused.message)
+            raise _and_no_pipeline(refused, why) from refused
+        return _plan_of(found, search, refused.message)
     if found is None or plan.step_s <= found.ranked.step_s:
-        return _one(plan, search, looked.why, looked.spent_s)
+        return _one(plan, search, why, time.monotonic() - begun)
     one = BaselineRow(
         plan.step_s, plan.program.peak_bytes, fits(plan.program), str(Mesh(plan.program.mesh))
     )
     return _plan_of(found, search, {**plan.program.baselines, ONE_PROGRAM: one})
-
-
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    """What the search for pipelines found.
-
-    found: the fastest.
-    why: there is none of this program; empty if they were looked at.
-    spent_s: seconds.
-    """
-
-    found: PlannedPipeline | None
-    why: str
-    spent_s: float
-
-
-def _looked(search: PipelineSearch) -> _Looked:
-    """Searches pipelines."""
-    begun = time.monotonic()
-    found, why = _tried(search)
-    return _Looked(found, why, time.monotonic() - begun)
-
-
-def is_short(search: PipelineSearch) -> bool:
-    """Whether one program cannot fit as written with as few micro-batches as pipelines have."""
-    with suppress(PlanError, IRError):  # of what cannot be cut; it is said where it matters
-        return search.planner.least_peak_bytes(search.first_count) > search.limit
-    return False
-
-
-def _single(
-    search: PipelineSearch, found: PlannedPipeline | None
-) -> tuple[PlannedProgram | None, PlanError | str]:
-    """The plan of one program, below the step of a pipeline if there is one; or why there is none.
-
-    Args:
-        search: of the pipelines.
-        found: the fastest pipeline.
-    """
-    request = search.request
-    if found is None:
-        try:
-            return fewest_or_states(search.training, request), ""
-        except PlanError as error:
-            if error.kind != "does-not-fit":
-                raise
-            return None, error
-    step_s = found.ranked.step_s
-    if request.over:
-        return None, _CUT_SHORT if request.interruption.happened else _OUT_OF_TIME_BEFORE
-    try:
-        plan = fewest_or_states(search.training, request, step_s)
-    except PlanError as error:
-        if error.kind not in ("does-not-fit", "not-faster"):
-            raise
-        return None, _SLOWER if error.kind == "not-faster" else error
-    except KeyboardInterrupt:
-        if not request.interruption.kept(found=True):
-            raise
-        return None, _CUT_SHORT
-    return (plan, "") if plan.step_s < step_s else (None, _SLOWER)
 
 
 def _one(plan: PlannedProgram, search: PipelineSearch, why: str, spent_s: float) -> Planned:

@@ -139,11 +139,6 @@ class StagePlanner:
         cuts = (0, len(loss.chain.slots))
         return self.told(loss, cut_of(loss, cuts, (kind,)), 0, ("whole", kind))
 
-    def least_peak_bytes(self, count: int) -> float:
-        """Least memory of a device that the whole program needs in `count` micro-batches [byte]."""
-        facts = self.searched(*self._uncut(count, "none")).facts
-        return facts.least_peak(self.machine.num_devices)
-
     def work_s(self, stage: StageTrainingStep, sizes: Sequence[int], name: str = "") -> float:
         """Bound of the device-seconds of one stage in a step.
 

@@ -129,11 +129,12 @@ def _saved_by(
     """Seconds of a step that padding each group may save at most, as a rule.
 
     All ops with one of its dimensions count, as most that move elements are no products: what they
-    take beyond an even share of all devices. Borders that ops exchange count for every group.
+    take beyond an even share of all devices, and their part of the communication that compute
+    waits for, of all ops that are not split over all devices.
     """
     if not groups:
         return []
-    built, saved = best.built, [0.0] * len(groups)
+    built, total_s, saved, whole = best.built, 0.0, [0.0] * len(groups), [0.0] * len(groups)
     at = {op.place: i for i, op in enumerate(best.builder.flat.ops)}
     for i, op in enumerate(known.flat.ops):
         node = built.op_node.get(at[op.place])
@@ -143,15 +144,16 @@ def _saved_by(
         ways = _ways(best, op.place)
         if ways == devices:
             continue
+        total_s += seconds
         classes = {known.classes.of_factor(i, name) for name in known.specs.of(op).names}
         for k, group in enumerate(groups):
             if not classes.isdisjoint(group.members):
+                whole[k] += seconds
                 saved[k] += seconds * (1 - ways / devices)
-    waits_s, whole = _waits_s(known, best), _whole_in_products(known)
-    inside_s = sum((each.exposed_s for each in best.account.inside), 0.0)
+    exposed_s = best.account.exposed_s
     return [
-        gain_s + inside_s + sum((waits_s[c] for c in able), 0.0) if able else 0.0
-        for gain_s, able in zip(saved, (group.members - whole for group in groups), strict=True)
+        gain_s + (exposed_s * part_s / total_s if total_s else 0.0)
+        for gain_s, part_s in zip(saved, whole, strict=True)
     ]
 
 

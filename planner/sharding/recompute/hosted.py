@@ -79,9 +79,10 @@ def with_hosted(program: Program, keys: Collection[Key], late: Collection[int] =
     for v in alone:
         left.remove(((), v))
     if left:
+        place, number = left[0]
         raise PlanError(
-            f"value {left[0][1]} of the loop at {left[0][0]} is to wait on the host twice, or no "
-            "loop over layers stacks it up for its backward pass",
+            f"value {number} of {f'the loop at {place}' if place else 'the program'} is to wait on "
+            "the host twice, or no loop or layer keeps it for its backward pass",
             kind="plan-file", remedy="make the plan again with this version",
         )  # fmt: skip
     if alone:

@@ -141,8 +141,6 @@ class _Passes:
         """
         renamed: dict[int, int] = {}
         backward, items = frozenset(self.backward), list[Item]()
-        if -1 in fetched:
-            items += self._fetch(-1, fetched[-1], away, renamed)
         for i, item in enumerate(self.items):
             if i in backward:
                 item.ins = [renamed.get(v, v) if isinstance(v, int) else v for v in item.ins]

@@ -265,6 +265,6 @@ def test_the_sentence_says_how_far_the_bound_is() -> None:
     assert "no plan that was looked at before the search ended is faster, by proof" in ended
     some = structs.replace(found.program, lower_bound_s=found.step_s, warnings=(PART,))
     analysed = AnalysedPlan(some, found.decisions, found.cluster, "here")
-    words = "with a choice of recomputation that was planned"
+    words = "with choices of recomputation that were planned"
     assert f"; no plan {words} is faster, by proof; limited" in at_a_glance(analysed).sentence()
     assert f"proved optimal (the bound is of plans {words})" in stop_text(Stop.OPTIMAL, (PART,))

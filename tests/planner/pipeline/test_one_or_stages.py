@@ -17,15 +17,10 @@ from msgspec import structs
 import planner
 from planner import ArgumentError, load, plan
 from planner.common.errors import PlanError
-from planner.common.options import Options
 from planner.common.request import Request
 from planner.common.stop import PROVED, Stop
-from planner.pipeline import one_or_stages
 from planner.pipeline.divide.run_costs import RECOMPUTE
-from planner.pipeline.one_or_stages import is_short
-from planner.pipeline.search import PipelineSearch
 from planner.pipeline.stage_choices import CHOSEN
-from planner.training.training import Training
 from tests.planner.emit.pipelines import CLIPPED, arguments, everything, three_steps
 from tests.planner.pipeline.unproved import without_proof
 from tests.planner.programs import slow_machine
@@ -242,58 +237,6 @@ def test_a_pipeline_is_chosen_where_the_network_is_slow():
     assert auto.file.joined.no_single == ""
     assert "  one program " in str(auto)
     assert single.step_s <= auto.baselines["one program"].step_s <= single.step_s * 1.01
-
-
-def test_a_step_that_cannot_fit_as_written_is_known_before_it_is_planned() -> None:
-    shape = jax.ShapeDtypeStruct
-    params = {"w": [shape((32, 64), jnp.float32)] * 2, "v": [shape((64, 32), jnp.float32)] * 2}
-    args = params, {"x": shape((64, 32), jnp.float32)}
-    training = Training(chained, args, CLIPPED, False, 0, "step")
-
-    def search(memory_bytes: int) -> PipelineSearch:
-        return PipelineSearch(training, Request(far_apart(), Options(memory_bytes=memory_bytes)))
-
-    most = search(10**9)
-    least = int(most.planner.least_peak_bytes(most.first_count))
-    assert is_short(search(least - 1))
-    assert not is_short(search(least + 1))
-    assert not is_short(search(10**9))
-
-
-@pytest.mark.parametrize("in_stages", [True, False])
-def test_whichever_is_planned_first_the_plan_is_the_same(
-    monkeypatch: pytest.MonkeyPatch, in_stages: bool
-) -> None:
-    """And one program is only looked for below the step of a pipeline."""
-    shape = jax.ShapeDtypeStruct
-    params = {"w": [shape((32, 512), jnp.float32)] * 3, "v": [shape((512, 32), jnp.float32)] * 3}
-    batch = {"x": shape((64, 32), jnp.float32)}
-    machine = far_apart()
-    if not in_stages:
-        machine = replace(machine, network=slow_machine(4).intra_host)
-    given = {"cluster": machine, "optimizer": CLIPPED, "substitutions": False}
-    one_first = plan(chained, params, batch, **given)
-    cutoffs, fewest = list[float](), one_or_stages.fewest_or_states
-
-    def noted(training: Any, request: Any, cutoff_s: float = float("inf")) -> Any:
-        cutoffs.append(cutoff_s)
-        return fewest(training, request, cutoff_s)
-
-    monkeypatch.setattr(one_or_stages, "is_short", lambda _: True)
-    monkeypatch.setattr(one_or_stages, "fewest_or_states", noted)
-    stages_first = plan(chained, params, batch, **given)
-    assert len(one_first.stages) == len(stages_first.stages)
-    assert (len(one_first.stages) > 1) == in_stages
-    assert stages_first.step_s == one_first.step_s
-    assert 0.0 < stages_first.lower_bound_s <= stages_first.step_s
-    (cutoff_s,) = cutoffs
-    assert stages_first.step_s <= cutoff_s < float("inf")
-    if in_stages:
-        assert cutoff_s < one_first.baselines["one program"].step_s
-        assert "a plan of one program is not faster: none is below this step" in str(stages_first)
-        assert "one program" not in stages_first.baselines
-    else:
-        assert stages_first.baselines == one_first.baselines
 
 
 @pytest.mark.exhaustive
