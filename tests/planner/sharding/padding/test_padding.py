@@ -139,10 +139,10 @@ def test_images_whose_batch_is_split_over_all_devices_are_not_padded(
 
     tried: list[Any] = []
     monkeypatch.setattr(RoughPlans, "step_s", lambda *args: tried.append(args) or float("inf"))
-    kernels = [jax.ShapeDtypeStruct((3, 3, 256, 256), jnp.float32)] * 2
-    x = jax.ShapeDtypeStruct((256, 14, 14, 256), jnp.float32)
+    kernels = [jax.ShapeDtypeStruct((1, 1, 512, 512), jnp.float32)] * 2
+    x = jax.ShapeDtypeStruct((64, 15, 15, 512), jnp.float32)
     found = plan(images, kernels, x, cluster="8xh100", baselines=False, recompute="written")
-    assert found.program.exposed_s > 0.05 * found.step_s  # of gradients of kernels
+    assert found.program.exposed_s > 0.1 * found.step_s  # of gradients of kernels
     assert not tried
 
 
