@@ -165,13 +165,13 @@ def test_prices_of_copies_know_of_both_programs(slow: bool) -> None:
 
 @cache
 def free() -> Any:
-    return planned(written_out, arguments_apart(layers=8, batch=64))
+    return planned(written_out, arguments_apart(layers=4, batch=64))
 
 
 @cache
 def short(offload: str) -> Any:
     limit = int(ROOM * free().peak_bytes)
-    args = arguments_apart(layers=8, batch=64)
+    args = arguments_apart(layers=4, batch=64)
     return planned(written_out, args, memory_bytes=limit, offload=offload)
 
 
@@ -188,7 +188,7 @@ def test_where_memory_is_short_values_wait_on_the_host(tmp_path: Path) -> None:
     assert f"{len(program.hosted[0].numbers)} value" in found.explain(str(s))
     found.save(tmp_path / "plan.json")
     assert_trains(
-        load(tmp_path / "plan.json"), SGD, written_out, arguments_apart(layers=8, batch=64)
+        load(tmp_path / "plan.json"), SGD, written_out, arguments_apart(layers=4, batch=64)
     )
 
 
