@@ -134,15 +134,10 @@ def _saved_by(
     """
     if not groups:
         return []
-    built, total_s, saved, whole = best.built, 0.0, [0.0] * len(groups), [0.0] * len(groups)
-    at = {op.place: i for i, op in enumerate(best.builder.flat.ops)}
+    total_s, saved, whole = 0.0, [0.0] * len(groups), [0.0] * len(groups)
     for i, op in enumerate(known.flat.ops):
-        node = built.op_node.get(at[op.place])
-        if node is None:
-            continue
-        seconds = float(built.work[node][best.decided.choice[node]]) / built.outline.members[node]
-        ways = _ways(best, op.place)
-        if ways == devices:
+        seconds, ways = best.op_s(op.place), _ways(best, op.place)
+        if seconds is None or ways == devices:
             continue
         total_s += seconds
         classes = {known.classes.of_factor(i, name) for name in known.specs.of(op).names}
@@ -168,14 +163,11 @@ def _saved_at_most(
         devices: number of devices.
         growth: class -> its padded size, over that without.
     """
-    saved, built = dict.fromkeys(growth, 0.0), best.built
-    at = {op.place: i for i, op in enumerate(best.builder.flat.ops)}
-    of_products = set[int]()
+    saved, of_products = dict.fromkeys(growth, 0.0), set[int]()
     for i, names in products(known):
         op = known.flat.ops[i]
-        node = built.op_node[at[op.place]]
-        seconds = float(built.work[node][best.decided.choice[node]]) / built.outline.members[node]
-        ways = _ways(best, op.place)
+        seconds, ways = best.op_s(op.place), _ways(best, op.place)
+        assert seconds is not None  # a product is a node
         launch_s = best.builder.cache.compute.launch_s * op.weight
         for name in names & growth.keys():
             saved[name] += seconds - max(launch_s, seconds * ways * growth[name] / devices)
@@ -207,13 +199,10 @@ def _whole_in_products(known: Classified) -> set[int]:
 
 def _waits_s(known: Classified, best: Candidate) -> defaultdict[int, float]:
     """Seconds in which compute waits for collectives of values with a dimension of each class."""
-    found, moved = defaultdict[int, float](float), defaultdict[int, float](float)
-    pairs = zip(best.decided.plan.reshards, best.account.exposed, strict=True)
-    for reshard, seconds in pairs:
-        moved[reshard.passage.value] += seconds
-    for name, v in best.builder.flat.names.items():
-        if moved[v] and (here := known.flat.names.get(name)) is not None:
-            rank = known.flat.values[here].type.rank
-            for one in {known.classes.of_dim(here, d) for d in range(rank)}:
-                found[one] += moved[v]
+    found = defaultdict[int, float](float)
+    for name, seconds in best.waits_s.items():
+        if (v := known.flat.names.get(name)) is not None:
+            rank = known.flat.values[v].type.rank
+            for one in {known.classes.of_dim(v, d) for d in range(rank)}:
+                found[one] += seconds
     return found

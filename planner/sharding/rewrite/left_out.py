@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
-from ir import Graph, Literal
+from ir import Graph, Literal, runs_of
 from ir.analysis import Place as NodePlace
 from substitutions import Place
 
@@ -36,33 +34,18 @@ class LeftOut:
             graph: the program as written.
             places: in it.
         """
-        built, choice = self.best.built, self.best.decided.choice
-        flat, total, touched = self.best.builder.flat, 0.0, set[tuple[NodePlace, int]]()
+        total, touched = 0.0, set[tuple[NodePlace, int]]()
         for place in places:
-            inner = graph
+            inner, runs = graph, 1.0
             for at, body in zip(place.prefix[::2], place.prefix[1::2], strict=True):
+                runs *= runs_of(inner.nodes[at])
                 inner = inner.nodes[at].bodies[body]
             for n in place.nodes:
                 node = inner.nodes[n]
                 reads = (v for v in node.inputs if not isinstance(v, Literal))
                 touched |= {(place.prefix, v) for v in (*reads, *inner.values_of(n))}
-                i = self._op_at.get((*place.prefix, n))
-                if i is None or i not in built.op_node:
-                    continue
-                row = built.op_node[i]
-                seconds = float(built.work[row][choice[row]]) / built.outline.members[row]
-                share_s = self.estimator.node_s(node, tuple(map(inner.type_of, node.inputs)))
-                total += max(0.0, seconds - share_s * flat.ops[i].weight)
-        return total + sum(self._waits_s.get(value, 0.0) for value in touched)
-
-    @cached_property
-    def _op_at(self) -> dict[NodePlace, int]:
-        return {op.place: i for i, op in enumerate(self.best.builder.flat.ops)}
-
-    @cached_property
-    def _waits_s(self) -> dict[tuple[NodePlace, int], float]:
-        moved = defaultdict[int, float](float)
-        pairs = zip(self.best.decided.plan.reshards, self.best.account.exposed, strict=True)
-        for reshard, seconds in pairs:
-            moved[reshard.passage.value] += seconds
-        return {name: moved[v] for name, v in self.best.builder.flat.names.items() if v in moved}
+                seconds = self.best.op_s((*place.prefix, n))
+                if seconds is not None:
+                    share_s = self.estimator.node_s(node, tuple(map(inner.type_of, node.inputs)))
+                    total += max(0.0, seconds - share_s * runs)
+        return total + sum(self.best.waits_s.get(value, 0.0) for value in touched)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from costmodel import CollectiveModel, ComputeModel
 from ir import Mesh
-from ir.analysis import Decisions
+from ir.analysis import Decisions, Place
 
 from ...common.request import Request
 from ...common.stop import Stop
@@ -164,3 +165,25 @@ class Candidate:
     def decisions(self) -> Decisions:
         """The decisions of the choice."""
         return self.decided.plan.decisions
+
+    def op_s(self, place: Place) -> float | None:
+        """Seconds of an op in a step; None if the problem has no node for it."""
+        node = self.built.op_node.get(self._op_at.get(place, -1))
+        if node is None:
+            return None
+        return (
+            float(self.built.work[node][self.decided.choice[node]])
+            / (self.built.outline.members[node])
+        )
+
+    @cached_property
+    def waits_s(self) -> dict[tuple[Place, int], float]:
+        """Seconds in which compute waits for the reshards of each value that has some, by name."""
+        found = defaultdict[int, float](float)
+        for reshard, seconds in zip(self.decided.plan.reshards, self.account.exposed, strict=True):
+            found[reshard.passage.value] += seconds
+        return {name: found[v] for name, v in self.builder.flat.names.items() if v in found}
+
+    @cached_property
+    def _op_at(self) -> dict[Place, int]:
+        return {op.place: i for i, op in enumerate(self.builder.flat.ops)}
