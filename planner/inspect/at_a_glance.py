@@ -16,6 +16,7 @@ from ..files.plan_file import ONE_PROGRAM, Pipeline, PlanFile
 from ..files.program_plan import BaselineRow, ProgramPlan
 from .accuracy import accuracy_text
 from .analysed_plan import AnalysedPlan
+from .copies import copies_text
 from .experts import experts_text, imbalance_text
 from .layout import layout_of_axes, layout_text
 from .products import at_peak_s, computed_again
@@ -59,6 +60,7 @@ class Glance:
     left_out: well-known plans that were not priced, and why; empty if there are none.
     imbalance: what prices assume of experts that are not equally busy; empty if nothing.
     experts: what their products are split by, what that takes, and what other ways take.
+    copies: parameters that several stages hold; empty if there are none.
     """
 
     step_s: float
@@ -80,6 +82,7 @@ class Glance:
     left_out: str = ""
     imbalance: str = ""
     experts: tuple[str, ...] = ()
+    copies: str = ""
 
     def sentence(self) -> str:
         """What the plan is, how good, and what limits it."""
@@ -106,6 +109,7 @@ class Glance:
             "in short": [self.sentence()], "speed": self.rates(), "cost": self.costs(),
             "consists of": self.parts(),
             "experts": ["; ".join(self.experts)] if self.experts else [],
+            "in copies": [self.copies] if self.copies else [],
             "how sure": list(filter(None, (self.accuracy, self.imbalance))),
             "what next": [self.what_next] if self.what_next else [],
             "left out": [self.left_out] if self.left_out else [],
@@ -224,6 +228,7 @@ def glance_of_stages(
         accuracy=accuracy_text(cluster, step),
         imbalance=imbalance_text(stages),
         experts=experts_text(stages, pipeline.baselines),
+        copies=copies_text(file, stages),
         what_next=next_of_stages(file, pipeline, full=is_full(left, pipeline.limit_bytes)),
     )
 

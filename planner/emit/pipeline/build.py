@@ -15,8 +15,8 @@ from ...common.errors import PlanError
 from ...pipeline.cut.equations import is_float
 from ...pipeline.cut.opened_loss import Opened, cut_of
 from ...pipeline.cut.solved_stage import Solved
-from ...pipeline.cut.stage import Use
 from ...pipeline.cut.stage_gradient import StageProgram, joint_of, stage_program
+from ...pipeline.cut.uses import Use
 from ...pipeline.schedule import Schedule
 from ...training.microbatch import wide
 from .feed import Feed, Whole, joiner

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...pipeline.cut.stage import Use
+from ...pipeline.cut.uses import Use
 from .places import At, Stack, Where
 from .processes import away, is_here
 from .transfer import Devices, sent, whole

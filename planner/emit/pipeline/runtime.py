@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from ...common.surface import public
-from ...pipeline.cut.stage import Use
+from ...pipeline.cut.uses import Use
 from ...pipeline.schedule import Kind, Schedule, Task
 from ..context import unmeshed
 from ..given import leaves_like, refuse_used

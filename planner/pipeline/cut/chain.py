@@ -15,7 +15,8 @@ class Slot:
     op: name of the op; slots of one loop have the same `number`.
     flops: floating-point operations of the forward pass; products: those of its contractions and
         convolutions.
-    params: (leaf, bytes) of every parameter read; of a loop, one iteration's share.
+    params: of every parameter read, the leaf, the first and the end of its entries that are read,
+        and their bytes; of a loop, one iteration's share.
     moved_bytes: bytes that the forward pass reads and writes.
     saved_bytes: bytes that the backward pass reads of the forward pass.
     kept_bytes: the part of `saved_bytes` that selective recomputation keeps.
@@ -26,7 +27,7 @@ class Slot:
     op: str
     number: int
     flops: float
-    params: tuple[tuple[int, float], ...]
+    params: tuple[tuple[tuple[int, int, int], float], ...]
     moved_bytes: float = 0.0
     saved_bytes: float = 0.0
     kept_bytes: float = 0.0

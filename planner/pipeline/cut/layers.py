@@ -21,6 +21,7 @@ from ir import Scan
 
 from ...training.equation_list import Equation, Written
 from .chain import Chain, Slot
+from .entries import Read, Reading, read_bytes
 from .equations import Equations, flops, is_heavy, size_bytes
 from .weights import Weight, recomputes, weigh
 
@@ -170,26 +171,26 @@ def _at_start(op: Equation, v: int) -> bool:
     return v not in consts and v not in xs
 
 
-def _leaves_of(layers: Layers) -> list[tuple[tuple[int, float], ...]]:
-    """Parameters that each op reads, directly or through free ops: (leaf, bytes)."""
+def _leaves_of(layers: Layers) -> list[tuple[tuple[Read, float], ...]]:
+    """Entries of parameters that each op reads, directly or through free ops, and their bytes.
+
+    What an op reads whole, stages hold whole: of such parameters all ops read all entries.
+    """
     program = layers.program
     number = {v: k for k, v in enumerate(program.params)}
-    known: dict[int, frozenset[int]] = {}
-
-    def leaves(v: int) -> frozenset[int]:
-        if v in number:
-            return frozenset((v,))
-        if v not in layers.free:
-            return frozenset()
-        if v not in known:
-            found = [leaves(u) for u in layers.free[v].reads if u in layers.of_params]
-            known[v] = frozenset().union(*found)
-        return known[v]
-
+    reading = Reading(program, layers.free)
+    found = [reading.of(op.reads) for op in layers.ops]
+    loops = {i for i, k in layers.slots if k >= 0}
+    size = {v: (program.avals[v].shape or (1,))[0] for v in program.params}
+    whole = {
+        v for i, reads in enumerate(found) if i not in loops
+        for v, low, high in reads if high - low == size[v]
+    }  # fmt: skip
     return [
         tuple(
-            (number[p], size_bytes(program.avals[p]))
-            for p in sorted(frozenset().union(*(leaves(v) for v in op.reads)))
+            ((number[v], low, high), read_bytes(program, (v, low, high)))
+            for v, low, high in sorted({(v, 0, size[v]) if v in whole else (v, low, high)
+                                        for v, low, high in reads})
         )
-        for op in layers.ops
-    ]
+        for reads in found
+    ]  # fmt: skip

@@ -4,18 +4,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ir import Scan, lookup
+from ir import Scan
 from ir.jax_internals import struct_of
 
 from ...training.equation_list import Equation, Written
+from .entries import is_entrywise, taken
 from .equations import Array, Equations, Key
 from .layers import Layers
 from .outline import Same, numbered
@@ -29,20 +29,9 @@ from .stage_steps import (
     layered,
     run_loop,
     run_op,
+    take,
 )
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Use:
-    """A parameter that a stage reads: the leaf, and the range of its first dimension."""
-
-    leaf: int
-    low: int = 0
-    high: int = -1  # -1: the whole leaf, whatever its rank
-
-    @property
-    def whole(self) -> bool:
-        return self.high < 0
+from .uses import Use, held_in, use_struct
 
 
 @dataclass(frozen=True)
@@ -124,7 +113,8 @@ def staged(
 ) -> Staged:
     """Cuts a program into stages.
 
-    A stacked parameter is read in slices if no two stages read the same layer of it.
+    A stacked parameter is held in pieces, entries that are read together, if none reads all of it
+    and stages read different ones.
 
     Args:
         layers: the program in slots.
@@ -133,21 +123,16 @@ def staged(
         borders: first slots of the layers that are recomputed as units.
     """
     whole = _Cut(tuple(cuts), tuple(recompute) or ("none",) * (len(cuts) - 1), sorted(borders))
-    first = _staged(layers, whole, frozenset())
-    uses: dict[int, list[Use]] = {}
+    first = _staged(layers, whole, {})
+    uses: dict[int, list[tuple[int, Use]]] = {}
     for stage in first.stages:
         for use in stage.params:
-            uses.setdefault(use.leaf, []).append(use)
-    shared = frozenset(leaf for leaf, found in uses.items() if not is_clean(found))
-    return _staged(layers, whole, shared) if shared else first
-
-
-def is_clean(uses: Sequence[Use]) -> bool:
-    """Whether all readers read the whole leaf, or disjoint parts of it."""
-    spans = sorted((use.low, use.high) for use in uses)
-    if any(use.whole for use in uses):
-        return all(use.whole for use in uses)
-    return all(a[1] <= b[0] for a, b in pairwise(spans))
+            uses.setdefault(use.leaf, []).append((stage.number, use))
+    held = {leaf: held_in(layers.program, leaf, found) for leaf, found in uses.items()}
+    changed = {
+        leaf: parts for leaf, parts in held.items() if {*parts} != {use for _, use in uses[leaf]}
+    }
+    return _staged(layers, whole, changed) if changed else first
 
 
 @dataclass(frozen=True)
@@ -160,9 +145,9 @@ class _Cut:
         return bisect_right(self.borders, slot)
 
 
-def _staged(layers: Layers, cut: _Cut, shared: frozenset[int]) -> Staged:
+def _staged(layers: Layers, cut: _Cut, held: Mapping[int, Sequence[Use]]) -> Staged:
     program = layers.program
-    builders = [_Builder(layers, cut, s, shared) for s in range(len(cut.cuts) - 1)]
+    builders = [_Builder(layers, cut, s, held) for s in range(len(cut.cuts) - 1)]
     home: dict[Key, int] = {}
     pieces: dict[int, list[tuple[Key, int, int]]] = {}
     for builder in builders:
@@ -207,14 +192,6 @@ def _struct(layers: Layers, key: Key) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, whole.dtype, weak_type=whole.weak_type)
 
 
-def use_struct(program: Equations, use: Use) -> jax.ShapeDtypeStruct:
-    """Shape and type of the part of a parameter that a stage reads."""
-    struct = struct_of(program.avals[program.params[use.leaf]])
-    if use.whole:
-        return struct
-    return jax.ShapeDtypeStruct((use.high - use.low, *struct.shape[1:]), struct.dtype)
-
-
 class _Builder:
     """Collects the steps of one stage."""
 
@@ -226,9 +203,9 @@ class _Builder:
         layers: Layers,
         cut: _Cut,
         number: int,
-        shared: frozenset[int],
+        held: Mapping[int, Sequence[Use]],
     ) -> None:
-        self.layers, self.cut, self.number, self.shared = layers, cut, number, shared
+        self.layers, self.cut, self.number, self.held = layers, cut, number, held
         self.recompute = cut.recompute[number]
         self.layer = 0
         self.program = layers.program
@@ -295,6 +272,11 @@ class _Builder:
             self.consts[v] = self.program.consts[v]
         elif v in self.layers.free:
             op = self.layers.free[v]
+            part = taken(op, v)
+            if part is not None and self._is_stacked(source := op.reads[0]):
+                key = self.part(source, part.low, part.high)
+                self.steps.append(take(part, key, v, self.layer))
+                return
             for u in op.reads:
                 self.need(u)
             self.here.update(op.outs)
@@ -335,21 +317,10 @@ class _Builder:
         key = ("part", v, low, high)
         if key in self.here:
             return key
-        if v in self.param_of and self.param_of[v] not in self.shared:
-            self.uses[key] = Use(self.param_of[v], low, high)
-        elif self._along(v):
-            op = self.layers.free[v]
-            shape = self.program.avals[v].shape
-            ins = [
-                self.part(u, low, high)
-                if not isinstance(u, Written) and self.program.avals[u].shape == shape
-                else u
-                for u in op.ins
-            ]
-            for u in ins:
-                if isinstance(u, int):
-                    self.need(u)
-            self.steps.append(apply_op(op, ins, key, self.layer))
+        if v in self.param_of and not (use := self._use(v, low, high)).whole:
+            self._entries(key, v, use, low, high)
+        elif v in self.layers.free and self._is_stacked(v):
+            self._stretch(key, v, low, high)
         else:
             self.need(v)
             length = self.program.avals[v].shape[0]
@@ -357,12 +328,49 @@ class _Builder:
         self.here.add(key)
         return key
 
-    def _along(self, v: int) -> bool:
-        """Whether a value is computed from parameters, each entry of its first dimension alone."""
-        op = self.layers.free.get(v)
-        if op is None or v not in self.layers.of_params or len(op.outs) != 1:
-            return False
+    def _use(self, v: int, low: int, high: int) -> Use:
+        """The part of a parameter that is held where some of its entries are read."""
+        leaf = self.param_of[v]
+        parts = self.held.get(leaf, (Use(leaf, low, high),))
+        return next(use for use in parts if use.whole or use.low <= low < high <= use.high)
+
+    def _entries(self, key: Key, v: int, use: Use, low: int, high: int) -> None:
+        """Entries of a parameter, of the piece of it that this stage holds."""
+        piece = ("part", v, use.low, use.high)
+        self.uses[piece] = use
+        self.here.add(piece)
+        if piece != key:
+            span, length = (low - use.low, high - use.low), use.high - use.low
+            self.steps.append(cut_part(piece, key, span, length, self.layer))
+
+    def _stretch(self, key: Key, v: int, low: int, high: int) -> None:
+        """Entries of a value that is computed from entries of parameters."""
+        op = self.layers.free[v]
+        part = taken(op, v)
+        if part is not None:
+            inner = self.part(op.reads[0], part.low + low, part.low + high)
+            self.steps.append(take(part, inner, key, self.layer))
+            return
         shape = self.program.avals[v].shape
-        shapes = {self.program.avals[u].shape for u in op.reads}
-        known = lookup(op.name).family == "elementwise"
-        return known and shapes <= {shape, ()} and not ({"shape", "jaxpr"} & set(op.params))
+        ins = [
+            self.part(u, low, high)
+            if not isinstance(u, Written) and self.program.avals[u].shape == shape
+            else u
+            for u in op.ins
+        ]
+        for u in ins:
+            if isinstance(u, int):
+                self.need(u)
+        self.steps.append(apply_op(op, ins, key, self.layer))
+
+    def _is_stacked(self, v: int) -> bool:
+        """Whether entries of a value are computed from entries of parameters held in pieces."""
+        if v in self.param_of:
+            return not self._use(v, 0, 1).whole
+        op = self.layers.free.get(v)
+        if op is None or v not in self.layers.of_params:
+            return False
+        part = taken(op, v)
+        if part is not None:
+            return part.is_plain and self._is_stacked(op.reads[0])
+        return is_entrywise(self.program, op)

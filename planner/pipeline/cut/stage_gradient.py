@@ -18,7 +18,8 @@ from ...training.derivative_rules import chosen, merged
 from ...training.microbatch import wide
 from .equations import Array, Equations, Key, is_float
 from .forward_backward import Split, split
-from .stage import Stage, Staged, use_struct
+from .stage import Stage, Staged
+from .uses import use_struct
 
 
 @dataclass(frozen=True)

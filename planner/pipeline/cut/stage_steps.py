@@ -14,6 +14,7 @@ from jax import lax
 from ir.jax_internals import function_of, run_equation, run_scan
 
 from ...training.equation_list import Equation, read
+from .entries import Taken
 from .equations import Array, Key
 from .outline import AGAIN, PART, keys_of, literal_of, numbered, what_of
 
@@ -152,6 +153,15 @@ def cut_part(v: Key, key: Key, span: tuple[int, int], length: int, layer: int) -
         env[key] = lax.slice_in_dim(env[v], low, high)
 
     return StageStep(step, (v,), (key,), (PART, low, high, length), layer)
+
+
+def take(part: Taken, source: Key, key: Key, layer: int) -> StageStep:
+    """A step that makes a result of the entries of a stack that are its operand."""
+
+    def step(env: Env) -> None:
+        env[key] = part.run(env[source])
+
+    return StageStep(step, (source,), (key,), part.what, layer)
 
 
 def join_parts(v: Key, keys: Sequence[Key], layer: int) -> StageStep:

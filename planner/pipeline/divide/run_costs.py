@@ -151,14 +151,14 @@ class Shares:
         n, slots = self.count, self.chain.slots
         found = np.zeros((n, n))
         for i in range(n - 1):
-            seen: dict[tuple[int, int], float] = {}
+            seen: dict[tuple[tuple[int, int, int], int], float] = {}
             total = 0.0
             for j in range(i + 1, n):
                 for s in range(self.places[j - 1], self.places[j]):
                     slot = slots[s]
                     whole = s > 0 and slots[s - 1].number == slot.number
-                    for leaf, size in slot.params:
-                        key = (leaf, s if whole else -1)
+                    for part, size in slot.params:
+                        key = (part, s if whole else -1)
                         if key not in seen:
                             seen[key] = size
                             total += size

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ....pipeline.cut.uses import Use
 from ....pipeline.schedule import Kind
 from .layout import ScanLayout
 from .local_stage import Env, LocalStage
@@ -187,9 +188,14 @@ class StageBranches:
             picked(given.batch[leaf], m) if leaf in self.cut else given.batch[leaf]
             for leaf in stage.batch
         ]
-        params = [given.params[use.leaf] for use in stage.params]
+        params = [self._entries(use, given) for use in stage.params]
         takes = [came[key] for key in stage.takes]
         return self.local.env(params=params, batch=batch, takes=takes), came
+
+    def _entries(self, use: Use, given: Given) -> Array:
+        """What a program reads of the part of a parameter that its stage holds."""
+        entries, x = self.layout.held[use.leaf].entries(use), given.params[use.leaf]
+        return x if entries is None else lax.slice_in_dim(x, *entries)
 
     def forward(self) -> Branch:
         run, pool = self.local.forward(), Kept(self.layout.saved, self.number)

@@ -32,7 +32,7 @@ def _likeness(layout: ScanLayout, s: int) -> tuple[Any, ...]:
     return (
         digest(local.traced.graph), _captured(local), local.solved.decisions,
         local.solved.params, program.args, local.recompute, local.arrives, local.leaves,
-        [use.leaf for use in stage.params], stage.batch,
+        [(use.leaf, layout.held[use.leaf].entries(use)) for use in stage.params], stage.batch,
         [came[key] for key in stage.takes], _out(given, stage.gives, came),
         [behind[slope] for slope in program.incoming], _out(before, program.outgoing, behind),
         [(k, stage.gives.index(key)) for k, (r, key, _, _) in enumerate(layout.results) if r == s],

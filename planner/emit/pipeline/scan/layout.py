@@ -17,8 +17,9 @@ from ....common.errors import PlanError
 from ....pipeline.cut.equations import is_float
 from ....pipeline.cut.opened_loss import Opened
 from ....pipeline.cut.solved_stage import Solved, finished
-from ....pipeline.cut.stage import Staged, Use, use_struct
+from ....pipeline.cut.stage import Staged
 from ....pipeline.cut.stage_gradient import Slope, StageProgram
+from ....pipeline.cut.uses import Use, use_struct
 from ....pipeline.schedule.lockstep import Lockstep
 from ....training.microbatch import wide
 from ...local_op import partition_spec
@@ -32,21 +33,27 @@ STAGES = "stages"  # the mesh axis of the stages
 class Held:
     """A parameter: the same part of it on each stage, or all of it on every stage.
 
-    spans: whether stages hold consecutive parts of its first dimension.
+    rows: entries of its first dimension that each stage holds, consecutive ones; 0 for all of it.
     goal: sharding within a stage while it computes, of the part.
     stored: the same between steps, also of sums of its gradient.
     """
 
-    spans: bool
+    rows: int
     goal: Sharding
     stored: Sharding
 
     def spec(self, state: Sharding, axis: str) -> PartitionSpec:
         """Of the whole parameter, for `goal` or `stored`."""
-        if not self.spans:
+        if not self.rows:
             return partition_spec(state)
         first, *rest = state.dims
         return partition_spec(Sharding(((axis, *first), *rest)))
+
+    def entries(self, use: Use) -> tuple[int, int] | None:
+        """Where in the part of its stage a program reads it; None for all of that."""
+        if not self.rows or use.high - use.low == self.rows:
+            return None
+        return use.low % self.rows, use.low % self.rows + use.high - use.low
 
 
 @dataclass(frozen=True)
@@ -142,27 +149,37 @@ def _held(loss: Opened, stages: Sequence[LocalStage]) -> tuple[Held, ...]:
         readers = uses.get(leaf, [])
         if not readers:
             whole = replicated(loss.program.avals[param].ndim)
-            found.append(Held(False, whole, whole))
+            found.append(Held(0, whole, whole))
             continue
-        spans = not readers[0][1].whole
-        if spans:
-            _check_even(loss, leaf, [(s, use) for s, use, _, _ in readers], len(stages))
+        rows = 0
+        if not readers[0][1].whole:
+            rows = _even_rows(loss, leaf, [(s, use) for s, use, _, _ in readers], len(stages))
         (goal, stored), _ = Counter((a, b) for _, _, a, b in readers).most_common(1)[0]
-        found.append(Held(spans, goal, stored))
+        found.append(Held(rows, goal, stored))
+        apart = any(found[-1].entries(use) for _, use, _, _ in readers)
+        if apart and (goal.dims[0] or stored.dims[0]):
+            raise refused("devices of a stage split entries of a stack that are read apart")
     return tuple(found)
 
 
-def _check_even(loss: Opened, leaf: int, readers: Sequence[tuple[int, Use]], stages: int) -> None:
-    each = loss.program.avals[loss.program.params[leaf]].shape[0] / stages
-    wanted = [(s, s * each, (s + 1) * each) for s in range(stages)]
-    found = [(s, use.low, use.high) for s, use in readers]
-    if found != wanted:
-        spans = ", ".join(f"{low} to {high - 1}" for _, low, high in found)
+def _even_rows(loss: Opened, leaf: int, readers: Sequence[tuple[int, Use]], stages: int) -> int:
+    """Entries of a stack that each stage holds: the same number on each, in order."""
+    length = loss.program.avals[loss.program.params[leaf]].shape[0]
+    rows, spans = length // stages, dict[int, list[tuple[int, int]]]()
+    for s, use in readers:
+        own = spans.setdefault(s, [])
+        if own and own[-1][1] == use.low:
+            own[-1] = (own[-1][0], use.high)
+        else:
+            own.append((use.low, use.high))
+    if rows * stages != length or spans != {s: [(s * rows, (s + 1) * rows)] for s in range(stages)}:
+        found = (f"{low} to {high - 1}" for own in spans.values() for low, high in own)
         raise refused(
-            f"its stages hold layers {spans} of a stack, not {each:g} each",
+            f"its stages hold layers {', '.join(found)} of a stack, not {length / stages:g} each",
             f"plan with {stages} "
             "stages of equal layers: a number of layers that they divide, and ends that are light",
         )
+    return rows
 
 
 def _form(cut: Staged, key: Hashable, state: Sharding, stage: LocalStage) -> Form:
@@ -246,15 +263,17 @@ def _leaves(
     }
 
 
-def sum_types(loss: Opened, stages: Sequence[LocalStage]) -> dict[int, TensorType]:
+def sum_types(
+    loss: Opened, stages: Sequence[LocalStage], held: Sequence[Held]
+) -> dict[int, TensorType]:
     """Type of the sums of gradients of the part of each parameter that a stage holds."""
     found: dict[int, TensorType] = {}
     for stage in stages:
         for use in stage.stage.params:
-            struct = use_struct(loss.program, use)
+            struct, rows = use_struct(loss.program, use), held[use.leaf].rows
             if is_float(struct):
-                dtype = str(jnp.dtype(wide(struct.dtype)))
-                found[use.leaf] = TensorType(tuple(struct.shape), dtype)
+                shape = (rows, *struct.shape[1:]) if rows else tuple(struct.shape)
+                found[use.leaf] = TensorType(shape, str(jnp.dtype(wide(struct.dtype))))
     return found
 
 

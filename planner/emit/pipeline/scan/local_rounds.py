@@ -132,7 +132,7 @@ class LocalRounds:
         me = lax.axis_index(layout.axis)
         found = lax.switch(jnp.asarray([kinds.index(c) for c in classes])[me], branches, carry.sums)
         return {
-            leaf: x if layout.held[leaf].spans else lax.psum(x, layout.axis)
+            leaf: x if layout.held[leaf].rows else lax.psum(x, layout.axis)
             for leaf, x in zip(moving, found, strict=True)
         }
 
@@ -143,15 +143,22 @@ class LocalRounds:
         run = local.finish([layout.held[leaf].stored for leaf in own])
 
         def finish(sums: Sequence[Array]) -> tuple[Array, ...]:
-            found = dict(zip(own, run(Kept(layout.sums, s).read(sums, 0)), strict=True))
+            found: dict[int, list[Array]] = {}
+            for leaf, x in zip(own, run(Kept(layout.sums, s).read(sums, 0)), strict=True):
+                found.setdefault(leaf, []).append(x)
             return tuple(
-                found[leaf]
+                _joined(found[leaf])
                 if leaf in found
                 else empty(local.form(types[leaf], layout.held[leaf].stored))
                 for leaf in moving
             )
 
         return finish
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    """A stack of its parts."""
+    return jnp.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
 def _added(sums: Sequence[Array], more: Entries) -> tuple[Array, ...]:

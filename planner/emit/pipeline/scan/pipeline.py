@@ -216,7 +216,7 @@ class ScannedPipeline:
         read = sorted(layout.batch)
         rows, cut = self._rows(batch)
         held = layout.held
-        types = sum_types(self.loss, layout.stages)
+        types = sum_types(self.loss, layout.stages, held)
         moving = sorted(types)
         states = [layout.batch[leaf] for leaf in read]
         batch_specs = [
