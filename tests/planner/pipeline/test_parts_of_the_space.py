@@ -137,7 +137,7 @@ def test_no_pipeline_is_searched_where_bounds_say_that_none_is_faster(
             substitutions=False, baselines=False, **settings,
         )  # fmt: skip
 
-    given = {"microbatches": 4, "schedules": ("zb-h1",)}
+    given: dict[str, Any] = {"microbatches": 4, "schedules": ("zb-h1",)}
     stages = [planned(pipeline=p, **given).step_s for p in (2, 4)]
     monkeypatch.setattr(search_module, "price_wholes", None)  # what a search begins with
     auto, single = planned(), planned(pipeline="off")
