@@ -105,7 +105,9 @@ def test_equals_jit(fn: Callable[..., Any]) -> None:
     TOLD.clear()
 
 
-@pytest.mark.parametrize("settings", [{}, {"pipeline": 2}], ids=["one program", "stages"])
+@pytest.mark.parametrize(
+    "settings", [{"pipeline": "off"}, {"pipeline": 2}], ids=["one program", "stages"]
+)
 def test_losses_run_in_micro_batches(settings: dict[str, Any]) -> None:
     optimizer = optax.sgd(0.1)
     layers = {"a": W, "b": W + 0.1}

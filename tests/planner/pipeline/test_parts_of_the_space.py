@@ -117,9 +117,10 @@ def test_nothing_fixed_is_no_worse_for_a_tiny_program(islands: int) -> None:
         {"pipeline": 2, "microbatches": 2, "schedules": ("zb-h1",)}, {},
     )  # fmt: skip
     for part in parts:
+        given: dict[str, Any] = {"baselines": False} | part
         found = plan(
             chained, *args, cluster=two, optimizer=optax.sgd(0.1), substitutions=False,
-            **({"baselines": False} | part),
+            **given,
         )  # fmt: skip
         least_s = min(least_s, found.step_s)
     assert len(found.stages) == 2  # with nothing fixed
