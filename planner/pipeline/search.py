@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
@@ -44,6 +44,7 @@ from .stage_choices import least_step_s
 from .stage_floors import StageFloors
 from .stage_planner import StagePlanner
 from .trials import PlannedPipeline, Trials
+from .unlimited import Unlimited
 from .whole_program_prices import price_wholes
 
 MOST_PLANS = 160  # stages that are planned; the estimates of a search that ends here are no proof
@@ -172,8 +173,8 @@ class PipelineSearch:
         price_wholes(self.trials, self.machine, self.counts, self.kinds)
         best = self._searched(stages) or self._beside(None, stages)
         best = self._proved(self._climbed(best, stages), stages)
-        if best is None and self.below_s == math.inf and not self.trials.least:
-            self._too_large(stages)
+        if best is None and self.below_s == math.inf:
+            return self._unlimited.fitted(self._able, stages)
         if best and self.options.baselines:
             best = self._beside(best, stages)
         return best and self._chosen(best, stages)
@@ -183,7 +184,13 @@ class PipelineSearch:
         others = OtherDivisions(
             self.trials, self.candidates, self.options.schedules, lambda: self.request.over
         )
-        return others.best_with_choices(best, self._able, self._likes(stages))
+        found = others.best_with_choices(best, self._able, self._likes(stages))
+        return found if self.request.over else self._unlimited.faster(found, stages)
+
+    @property
+    def _unlimited(self) -> Unlimited:
+        """Divisions planned without a limit of memory."""
+        return Unlimited(self.trials, self.candidates, families(self.options.schedules)[0])
 
     @property
     def _turns(self) -> tuple[Turns, ...]:
@@ -307,14 +314,6 @@ class PipelineSearch:
     def _turns_on(self, stages: tuple[int, ...]) -> list[tuple[int, Turns]]:
         """How stages may take turns on equal groups of devices: number of groups, and how."""
         return [(p, each) for p in group_counts(self.machine, stages) for each in self._turns]
-
-    def _too_large(self, stages: tuple[int, ...]) -> None:
-        """Plans the division with the least estimate without a limit of memory, for its bytes."""
-        bounds = replace(self.bounds, limit_bytes=float("inf"), _costs={})
-        count, family = self.counts[-1], families(self.options.schedules)[0]
-        one = replace(self.candidates, bounds=bounds).best(count, family, stages, float("inf"))
-        if one is not None:
-            self.trials.trial(count, one, family)
 
     def _tried(self, source: Source, one: Division, best_s: float) -> PlannedPipeline | None:
         """The division with its stages planned, unless its estimate rises above the best step."""

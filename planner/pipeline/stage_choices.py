@@ -88,11 +88,14 @@ class _Choices:
 class StageChoices:
     """Looks for choices in the stages of a pipeline.
 
+    fits: whether the pipeline fits as it is; else it was planned without a limit of memory, and
+        choices are to make it fit, however long they take.
     choices: of a stage that keeps everything, by its name and devices.
     """
 
     trials: Trials
     pipeline: PlannedPipeline
+    fits: bool = True
     choices: dict[tuple[str, int], _Choices] = field(
         default_factory=dict[tuple[str, int], "_Choices"]
     )
@@ -106,8 +109,11 @@ class StageChoices:
         self.all = AllStages(self.pipeline, self.planner.machine, self.planner.limit_bytes)
         self.offloads = may_offload(self.planner.options, self.planner.machine)
 
-    def run(self) -> PlannedPipeline:
-        """The pipeline with each stage's fastest choice; unchanged if its step is no shorter."""
+    def run(self) -> PlannedPipeline | None:
+        """The pipeline with each stage's fastest choice; unchanged if its step is no shorter.
+
+        None if it does not fit as it is, nor with choices.
+        """
         before, count = self.pipeline, len(self.shape.sizes)
         known: dict[tuple[int, str], tuple[PlannedChoice | None, list[PlannedChoice]]] = {}
         names: dict[int, tuple[NamedStage, NamedStage]] = {}
@@ -122,15 +128,16 @@ class StageChoices:
             here, hosted[s] = known[key]
             if here is not None:
                 kept[s] = here
-        ways = [before]
+        ways = [before] if self.fits else []
         chosen = (kept, self.all.together(kept, hosted)) if kept or any(hosted.values()) else ()
         for found in chosen:
             moved = {
                 s: one if names[s][0] is names[s][1] else self._moved(one, names[s][0])
                 for s, one in found.items()
             }
-            ways.append(self._with(moved))
-        return min(ways, key=lambda one: one.ranked.step_s)
+            if (way := self._with(moved)) is not before:
+                ways.append(way)
+        return min(ways, key=lambda one: one.ranked.step_s, default=None)
 
     def _as_is(self, s: int) -> tuple[str, StagePrice]:
         return self.shape.recompute[s], self.pipeline.prices[s]
@@ -164,7 +171,8 @@ class StageChoices:
         """The fastest of the first choices, if it is faster than the stage is."""
         flight, below_s = self.pipeline.flight[s], self._below_s(s)
         kind, price = self._as_is(s)
-        best, least = None, (seconds_of(price, kind, self.shape.microbatches), 0.0)
+        as_is_s = seconds_of(price, kind, self.shape.microbatches) if self.fits else math.inf
+        best, least = None, (as_is_s, 0.0)
         for choice in islice(some, MOST_PLANS):
             answer = self.planner.planned_below(choice.stage[0], self.chosen, s, flight, below_s)
             if answer is None:
@@ -178,11 +186,13 @@ class StageChoices:
         return best
 
     def _below_s(self, s: int) -> float:
-        """Seconds that a stage takes in a step without a choice.
+        """Seconds that a stage takes in a step without a choice, infinite if it does not fit so.
 
         They are those of its plan: in a whole step more communication is hidden than in its forward
         and backward pass each.
         """
+        if not self.fits:
+            return math.inf
         kind, price = self._as_is(s)
         again_s = price.paced_s(kind) - price.microbatch_s
         return self.pipeline.plans[s].step_s + self.shape.microbatches * again_s
@@ -334,7 +344,9 @@ class StageChoices:
         bound = BoundStages(self.loss, cut, before.bound.optimizer, edits=edits)
         shape = replace(self.shape, recompute=kinds)
         after = self.trials.ranked(bound, shape, plans, prices, before.across, before.flight)
-        return before if after is None or after.ranked.step_s >= before.ranked.step_s else after
+        if after is None or (self.fits and after.ranked.step_s >= before.ranked.step_s):
+            return before
+        return after
 
 
 def chooses(trials: Trials) -> bool:
@@ -350,7 +362,8 @@ def with_choices(best: PlannedPipeline, trials: Trials) -> PlannedPipeline:
         best: the pipeline.
         trials: the search that found it.
     """
-    return StageChoices(trials, best).run() if chooses(trials) else best
+    found = StageChoices(trials, best).run() if chooses(trials) else None
+    return found or best
 
 
 def least_step_s(found: PlannedPipeline, trials: Trials) -> float:

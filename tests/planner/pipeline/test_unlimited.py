@@ -1,0 +1,48 @@
+# pyright: basic
+"""Pipelines that fit by choices alone, with values of their stages on the host."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import optax
+import pytest
+
+from planner import plan
+from planner.common.errors import PlanError
+from tests.planner.emit.pipelines import arguments, masked
+from tests.planner.programs import linked, slow_machine
+
+from .trained import assert_trains
+from .unproved import without_proof
+
+SGD = optax.sgd(0.1, momentum=0.9)
+TIGHT, ROOMY = 408_000, (544_000, 680_000)  # bytes; no kind of recomputation fits in the first
+
+
+@cache
+def planned(memory_bytes: int, offload: str = "auto") -> Any:
+    """Sixteen layers in two stages, of large activations and small parameters."""
+    with without_proof():
+        return plan(
+            masked, *arguments(16, batch=4096), optimizer=SGD, has_aux=True, pipeline=2,
+            microbatches=8, cluster=linked(slow_machine()), memory_bytes=memory_bytes,
+            offload=offload, baselines=False, substitutions=False, schedules=("1f1b",),
+        )  # fmt: skip
+
+
+def test_a_pipeline_that_fits_only_with_values_on_the_host_is_found() -> None:
+    with pytest.raises(PlanError, match="does not fit"):
+        planned(TIGHT, "never")
+    found = planned(TIGHT)
+    assert max(stage.peak_bytes for stage in found.file.stages) <= TIGHT
+    assert all(program.hosted for program in found.file.members)
+    assert found.file.joined.lower_bound_s <= found.file.joined.step_s
+    assert_trains(found, SGD, args=arguments(16, batch=4096))
+
+
+def test_more_memory_is_not_slower_than_what_only_the_host_makes_fit() -> None:
+    steps = [planned(limit).file.joined.step_s for limit in (TIGHT, *ROOMY)]
+    assert all(more <= less for less, more in pairwise(steps))
