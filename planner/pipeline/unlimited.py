@@ -1,4 +1,3 @@
-# pyright: basic
 """Divisions planned without a limit of memory, whose stages then choose until all of them fit.
 
 A division that fits under no kind of recomputation may fit once values of its stages wait on the
