@@ -14,6 +14,8 @@ from ...pipeline.file_schedule import transfers
 from ..plan import Plan
 from .program import Verification, verify_program
 
+NOTE = "a stage is compiled with its micro-batches in one loop; it runs in parts"
+
 
 @public_methods
 @dataclass(frozen=True, slots=True)
@@ -23,11 +25,13 @@ class StagesVerification(Verification):
     collectives: of all stages, one after another; memory is that of the fullest.
     stages: of the distinct programs.
     members: for each stage the number of its verification; equal stages share one.
+    peaks: predicted bytes of each stage with all micro-batches in flight.
     transfers: what goes between stages; it is copied, not compiled.
     """
 
     stages: tuple[Verification, ...]
     members: tuple[int, ...]
+    peaks: tuple[float, ...]
     transfers: tuple[dict[str, Any], ...]
 
     @property
@@ -47,11 +51,15 @@ class StagesVerification(Verification):
             "memory": {key: max(memory[key] for memory in peaks) for key in peaks[0]},
             "unexplained_bytes": self.unexplained_bytes, "stages": found,
             "members": list(self.members), "transfers": list(self.transfers),
-            "notes": ["a stage is compiled with its micro-batches in one loop; it runs in parts"],
+            "notes": [NOTE],
         }  # fmt: skip
 
     def __str__(self) -> str:
-        lines: list[str] = []
+        peaks = ", ".join(f"{bytes_text(peak)} (stage {s})" for s, peak in enumerate(self.peaks))
+        lines = [
+            f"{NOTE}: its memory here is that of one micro-batch in flight; with all that are in "
+            f"flight the plan has {peaks}"
+        ]
         for m, stage in enumerate(self.stages):
             which = ", ".join(str(s) for s, k in enumerate(self.members) if k == m)
             lines.append(f"stage {which}: {stage}")
@@ -90,5 +98,7 @@ def verify_stages(plan: Plan, *, compiler: str | None = None) -> StagesVerificat
         predicted_host_bytes=max(stage.predicted_host_bytes for stage in found),
         compiled=fullest.compiled, limit_bytes=fullest.limit_bytes,
         compiler_options=fullest.compiler_options, overlap=fullest.overlap,
-        stages=tuple(found), members=members, transfers=tuple(transfers(plan.file)),
+        stages=tuple(found), members=members,
+        peaks=tuple(stage.peak_bytes for stage in plan.file.stages),
+        transfers=tuple(transfers(plan.file)),
     )  # fmt: skip

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import planner
+from planner.common.units_text import bytes_text
 from tests.planner.cli.runner import Run
 from tests.planner.pipeline.unproved import without_proof
 
@@ -44,6 +46,10 @@ def test_a_pipeline_goes_through_every_command(run: Run, tmp_path: Path) -> None
     assert checked.status == 0
     assert checked.answer["ok"] is True
     assert len(checked.answer["transfers"]) == 2
+    shown = run("verify", "step.py:adam", path, "--compiler", "host")
+    assert "its memory here is that of one micro-batch in flight" in shown.out
+    for s, stage in enumerate(planner.load(path).file.stages):
+        assert f"{bytes_text(stage.peak_bytes)} (stage {s})" in shown.out
 
 
 @pytest.mark.parametrize(
