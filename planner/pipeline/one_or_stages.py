@@ -26,6 +26,7 @@ from ..sharding.fewest_microbatches import (
     fewest_or_faster,
     fewest_or_states,
     waiting_on_host,
+    with_more,
 )
 from ..sharding.planned_program import PlannedProgram
 from ..sharding.wished import asks_for_shardings, with_asked
@@ -72,11 +73,11 @@ def one_or_stages(training: Training, request: Request) -> Planned:
             raise search.refusal()
         return _plan_of(found, search, _ASKED)
     if options.pipeline == "off" or _ignored(options):
-        return in_one_program(fewest_or_states(training, request))
+        return in_one_program(with_more(training, request, fewest_or_states(training, request)))
     if request.machine.num_devices <= request.machine.island:
         return _one_if_it_fits(search, request)
     if _pinned_inside(training, options):
-        return in_one_program(fewest_or_states(training, request))
+        return in_one_program(with_more(training, request, fewest_or_states(training, request)))
     return _faster(search)
 
 
@@ -130,7 +131,7 @@ def _one_if_it_fits(search: PipelineSearch, request: Request) -> Planned:
             raise _and_no_pipeline(error, why) from error
         return _plan_of(found, search, error.message)
     if request.machine.num_devices == 1 or _pinned_inside(search.training, request.options):
-        return in_one_program(plan)
+        return in_one_program(with_more(search.training, request, plan))
     search.bounds_first = True  # few are as fast
     return _or_stages(plan, search)
 
@@ -169,8 +170,12 @@ def _or_stages(plan: PlannedProgram, search: PipelineSearch) -> Planned:
     search.below_s = plan.step_s * (1 + 2 * EXACT)  # so that it does not limit their bound
     begun = time.monotonic()
     found, why = _tried(search)
-    if found is None or plan.step_s <= found.ranked.step_s:
-        return _one(plan, search, why, time.monotonic() - begun)
+    spent_s = time.monotonic() - begun
+    stages_s = found.ranked.step_s if found else float("inf")
+    plan = with_more(search.training, search.request, plan, stages_s)
+    if plan.step_s <= stages_s:
+        return _one(plan, search, why, spent_s)
+    assert found is not None
     one = BaselineRow(
         plan.step_s, plan.program.peak_bytes, fits(plan.program), str(Mesh(plan.program.mesh))
     )

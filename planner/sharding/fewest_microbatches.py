@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ..common.errors import HeldError, IndivisibleError, PlanError, ShortError
 from ..common.request import Request
@@ -11,6 +12,7 @@ from .host_limit import HOST
 from .plan_program import plan_one
 from .plan_traced import One
 from .planned_program import PlannedProgram
+from .recompute.choose import SPARE
 from .recompute.host_states import Waiting
 from .search.asked import may_offload
 from .search.over_meshes import OR_PARTS, limit_of
@@ -67,6 +69,41 @@ def fewest_or_faster(
         if error.kind not in ("does-not-fit", "not-faster"):
             raise
         return found
+
+
+def with_more(
+    training: Training, request: Request, found: PlannedProgram, below_s: float = float("inf")
+) -> PlannedProgram:
+    """A plan, or one of more micro-batches that is faster as it computes less again.
+
+    The next number is planned as long as memory makes the last one compute again, and the last one
+    was faster than those before.
+
+    Args:
+        training: the step.
+        request: cluster, options and progress.
+        found: the plan with the fewest micro-batches.
+        below_s: step from which on others are of no use [s].
+    """
+    options, limit = request.options, limit_of(request.options, request.machine)
+    for count in range(found.program.microbatches + 1, MICROBATCHES.stop):
+        file = found.program
+        if options.microbatches or request.over or not file.recomputed:
+            break
+        if file.peak_bytes <= SPARE * limit:
+            break
+        asked = replace(request, options=replace(options, microbatches=count))
+        try:
+            found = fewest(training, asked, min(found.step_s, below_s))
+        except IndivisibleError:
+            continue
+        except PlanError:  # none is faster, or the loss has no parts
+            break
+        except KeyboardInterrupt:
+            if not request.interruption.kept(found=True):
+                raise
+            break
+    return found
 
 
 def waiting_on_host(plan: Callable[[Waiting], PlannedProgram]) -> PlannedProgram:
