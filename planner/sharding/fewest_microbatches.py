@@ -94,7 +94,7 @@ def with_more(
             break
         asked = replace(request, options=replace(options, microbatches=count))
         try:
-            found = fewest(training, asked, min(found.step_s, below_s))
+            other = fewest(training, asked, min(found.step_s, below_s))
         except IndivisibleError:
             continue
         except PlanError:  # none is faster, or the loss has no parts
@@ -103,6 +103,9 @@ def with_more(
             if not request.interruption.kept(found=True):
                 raise
             break
+        if other.step_s >= found.step_s:  # the cutoff is one of estimates too
+            break
+        found = other
     return found
 
 
