@@ -10,7 +10,7 @@ from ir.trace import Traced
 from ..common.request import Request
 from ..common.store.keys import Memory
 from .plan_traced import One, donated_of, plan_traced, program_for, ties_of
-from .problem.program import Programs
+from .problem.program import Program, Programs
 from .problem.records import Menus
 from .recompute.frontier import SecondsOf
 from .recompute.node_seconds import node_seconds
@@ -24,6 +24,9 @@ from .searched import Searched
 # Share of the memory limit above which the least peak of a program leaves no room for a plan on
 # several devices: those of Llama-3 8B and 70B on 64 H100 need 1.2 to 2.2 times as much.
 ROOM = 0.9
+# Share of the memory limit above which the least peak of the program as written may mean that memory
+# slows it: GPT-175B on 1,024 A100 and Llama-3 405B on 512 H100 have 0.17 and 0.28 and are slowed.
+SLOWED = 0.1
 SHARE = 0.75  # of the time that is left, for the first plans; not measured
 
 
@@ -45,6 +48,7 @@ class VariantPlans:
     begun: float
     programs: Programs = field(default_factory=Programs)
     menus: Menus = field(default_factory=Menus)
+    bounds: list[float] = field(default_factory=list[float])  # what `bound_s` returns, once known
 
     def search(self, variant: Variant, cutoff_s: float, wished: Request | None = None) -> Searched:
         """The plan of a variant; `wished`: with another request.
@@ -78,10 +82,28 @@ class VariantPlans:
 
     def bound_s(self) -> float:
         """Quick lower bound of the plans of the step as it was written, on all meshes [s]."""
+        return self.bounds[0] if self.bounds else self._as_written().lower_bound_s()
+
+    def roughly(self) -> RoughPlans | None:
+        """Rough plans on the mesh with the least quick bound, one of the step as it was written.
+
+        None if memory has room for its plans, or no such plan is found.
+        """
+        program, search = self._written_program(), self._as_written()
+        if program.facts.least_peak(self.request.machine.num_devices) <= SLOWED * search.limit:
+            return None
+        bound_s, found = search.quick()
+        self.bounds[:] = [bound_s]
+        return None if found is None else replace(self.rough(found), spare=0.0)
+
+    def _as_written(self) -> Search:
+        """The search of the step as it was written."""
+        return Search(self._written_program(), self.request, self.memory, menus=self.menus)
+
+    def _written_program(self) -> Program:
         options, machine = self.request.options, self.request.machine
         program = program_for(self.traced, options, machine, self.programs)
-        program = program.holding(self.one.in_flight)
-        return Search(program, self.request, self.memory, menus=self.menus).lower_bound_s()
+        return program.holding(self.one.in_flight)
 
     def beside(self, variant: Variant, cutoff_s: float) -> Searched:
         """As `search`, with less effort where memory binds, in a share of the time left."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice, takewhile
+from itertools import chain, islice
 
 from ir import digest
 from ir.trace import Traced
@@ -21,12 +21,13 @@ from ..search.context import WORTH as LEAST_GAIN
 from .choices import EVERY_CHOICE_OF, choices, recomputable
 from .chosen import Chosen, Rough, T
 from .every_choice import best_of_every
-from .frontier import SecondsOf, work_s
+from .frontier import SecondsOf
 from .host_states import State
 from .keep import recomputes
 from .kinds import KINDS, chosen_by_kind
 from .least_work import WORTH, Early, of_least_work
 from .passes import differentiates
+from .roughly import fastest_roughly, of_fastest_roughly, uninterrupted
 from .saved import Layer, layers_of
 from .variants import Variant, hosted_variants, kept_by, variant_of, with_states
 
@@ -162,6 +163,11 @@ def _chosen(
         more = None
         if early is not None:
             more = of_least_work(traced, kept, layers, request, search, seconds_of, early, cutoff_s)
+        variants = _variants(kept, layers, seconds_of, [traced], copy_s, few_first=True)
+        if more is None and early is not None:
+            more = of_fastest_roughly(
+                traced, variants, request, search, seconds_of, early, cutoff_s
+            )
         if more is not None:
             return replace(more, notes=(PART,))
         variants = _variants(kept, layers, seconds_of, [traced], copy_s, few_first=True)
@@ -227,47 +233,22 @@ def _where_memory_slows(
     """The plan of the program as written, or a faster one if the memory limit makes it slower."""
     if request.over:
         return replace(written, notes=(PART,))
-    quick = rough(written.found)
+    quick, step_s = rough(written.found), written.found.step_s
     saving_s = quick.saving_s()
-    if saving_s <= WORTH * written.found.step_s:
+    if saving_s <= WORTH * step_s:
         return written
-    most_s = work_s(written.variant.traced, seconds_of(written.variant.traced)) + saving_s
-    timely = takewhile(lambda _: not request.over, variants)
-    others = (v for v in timely if work_s(v.traced, seconds_of(v.traced)) < most_s)
-    return _better(written, others, quick, request, search)
-
-
-def _better(
-    written: Chosen[T],
-    variants: Iterable[Variant],
-    rough: Rough,
-    request: Request,
-    search: Callable[[Variant, float], T],
-) -> Chosen[T]:
-    """The variant of the fastest rough plan if that is faster than the program as written.
-
-    Rough plans end when half of the time that is left is over: the rest is for the search of the
-    variant.
-    """
-    half_s = request.left_s / 2
-    step_s = written.found.step_s * (1 - WORTH)
-    best: Variant | None = None
-    for number, variant in enumerate(_uninterrupted(variants, request, lambda: True)):
-        if best is not None and request.left_s < half_s:
-            break
-        request.say(f"recompute {number}")
-        found_s = rough.step_s(variant, step_s)
-        if found_s < step_s:
-            best, step_s = variant, found_s
+    best = fastest_roughly(
+        written.variant.traced, variants, step_s, saving_s, quick, request, seconds_of
+    )
     if best is None or request.over:
         return replace(written, notes=(PART,))
     try:
-        found = search(best, written.found.step_s)
+        found = search(best, step_s)
     except PlanError as error:
         if error.kind not in ("not-faster", "does-not-fit"):
             raise
         return replace(written, notes=(PART,))
-    chosen = Chosen(best, found, found.bound_s) if found.step_s < written.found.step_s else written
+    chosen = Chosen(best, found, found.bound_s) if found.step_s < step_s else written
     return replace(chosen, bound_s=min(written.bound_s, found.bound_s), notes=(PART,))
 
 
@@ -285,7 +266,7 @@ def _best(
     best: Chosen[T] | None = None
     beaten: PlanError | None = None
     bounds: list[float] = []
-    timely = _uninterrupted(variants, request, lambda: best is not None)
+    timely = uninterrupted(variants, request, lambda: best is not None)
     for number, variant in enumerate(timely):
         request.say(f"recompute {number}")
         limit = cutoff_s if best is None else min(cutoff_s, best.found.step_s)
@@ -310,16 +291,6 @@ def _best(
     if best is not None:
         return Chosen(best.variant, best.found, min(bounds))
     raise beaten or _everything_tried(refused)
-
-
-def _uninterrupted(
-    variants: Iterable[Variant], request: Request, known: Callable[[], bool]
-) -> Iterator[Variant]:
-    """The variants, until a search was interrupted, or a plan is known and the time is over."""
-    for variant in variants:
-        if request.interruption.happened or (request.out_of_time and known()):
-            return
-        yield variant
 
 
 def needed(error: PlanError) -> float:

@@ -29,6 +29,11 @@ T_co = TypeVar("T_co", bound=Found, covariant=True)
 class Rough(Protocol):
     """Plans of variants on the mesh of a plan, without a proof."""
 
+    @property
+    def known_s(self) -> float:
+        """Predicted seconds of a step of that plan."""
+        ...
+
     def step_s(self, variant: Variant, cutoff_s: float = float("inf")) -> float:
         """Predicted seconds of a step; infinite if no plan that fits is found.
 

@@ -14,7 +14,7 @@ from ir.trace import Traced
 from ...common.request import Request
 from ..edited import found_or_none, plan_or_none
 from .choices import choices
-from .chosen import Chosen, Found, T, T_co
+from .chosen import Chosen, Found, Rough, T, T_co
 from .frontier import Choice, SecondsOf, counted, work_s
 from .keep import recomputes
 from .saved import Key, Layer
@@ -37,6 +37,13 @@ class Early(Protocol[T_co]):
 
     def bound_s(self) -> float:
         """Quick lower bound of the plans of the program as written on all meshes [s]."""
+        ...
+
+    def roughly(self) -> Rough | None:
+        """Rough plans on the mesh with the least quick bound, one of the program as written.
+
+        None if memory has room for its plans, or no such plan is found.
+        """
         ...
 
     def excess_bytes(self, traced: Traced) -> float:
@@ -102,7 +109,7 @@ def of_least_work(
     for one in takewhile(timely, islice(tried, MOST_TRIED)):
         found = plan_or_none(lambda one=one: early.beside(one, cutoff_s))
         if found is not None:
-            return _faster(
+            return or_written(
                 Chosen(one, found, found.bound_s), traced, most_s, early, request, search
             )
     return None
@@ -211,7 +218,7 @@ def _telling(some: Sequence[Choice], most: float, room_s: float, early: Early[Fo
     return max(some, key=lambda one: early.memory_s(2 * (most - one.kept_bytes)) - one.again_s / 2)
 
 
-def _faster(
+def or_written(
     best: Chosen[T],
     traced: Traced,
     work_s: float,

@@ -28,7 +28,13 @@ class RoughPlans:
     written: Traced
     pricer: Callable[[Traced], Pricer]
     limit_bytes: float
+    spare: float = SPARE
     multipliers: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
+
+    @property
+    def known_s(self) -> float:
+        """Predicted seconds of a step of the plan on whose mesh these are."""
+        return self.pricer(self.written).best.account.step_s
 
     def step_s(self, variant: Variant, cutoff_s: float = float("inf")) -> float:
         """Predicted seconds of a step; infinite if no plan that fits is found.
@@ -52,7 +58,7 @@ class RoughPlans:
         """
         pricer = self.pricer(self.written)
         known, multipliers = pricer.best.account, pricer.best.solution.multipliers
-        if known.peak_bytes <= SPARE * self.limit_bytes:
+        if known.peak_bytes <= self.spare * self.limit_bytes:
             return 0.0
         free = replace(pricer, options=replace(pricer.options, memory_bytes=NO_LIMIT))
         found = free.anew(self.written.graph, known.step_s * (1 - WORTH), multipliers)

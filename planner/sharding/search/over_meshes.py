@@ -136,6 +136,12 @@ class Search:
         """Lower bound of the step over all plans that fit, on any mesh, without a plan [s]."""
         return min(self._searcher(shape).glimpse() for shape in finest(self.shapes()))
 
+    def quick(self) -> tuple[float, Candidate | None]:
+        """As `lower_bound_s`, and a rough plan on the mesh that has the bound."""
+        searchers = [self._searcher(shape) for shape in finest(self.shapes())]
+        bounds = [one.glimpse() for one in searchers]
+        return min(bounds), searchers[bounds.index(min(bounds))].rough()
+
     def _seen(self) -> _Seen:
         """What a search of every shape and baseline finds."""
         least = self.scope.program.facts.least_peak(self.cluster.num_devices)

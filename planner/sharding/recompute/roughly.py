@@ -1,0 +1,109 @@
+"""The choice whose rough plan is the fastest, where a limit of memory slows the program as written.
+
+A full plan of a program that memory slows takes long, and is beaten by one of another choice as a
+rule: rough plans of both say so before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
+
+from ir.trace import Traced
+
+from ...common.request import Request
+from ..edited import plan_or_none
+from .chosen import Chosen, Rough, T
+from .frontier import SecondsOf, work_s
+from .least_work import WORTH, Early, or_written
+from .variants import Variant
+
+
+def of_fastest_roughly(
+    traced: Traced,
+    variants: Iterable[Variant],
+    request: Request,
+    search: Callable[[Variant, float], T],
+    seconds_of: Callable[[Traced], SecondsOf],
+    early: Early[T],
+    cutoff_s: float,
+) -> Chosen[T] | None:
+    """The plan of the choice with the fastest rough plan, if it is faster than the one as written.
+
+    The program as written is planned too if its quick bound is below the step.
+
+    Args:
+        traced: the program as written.
+        variants: choices.
+        request: options and progress.
+        search: plans a variant, if it has a plan below some seconds.
+        seconds_of: seconds of the nodes of a program.
+        early: what is known before any full plan.
+        cutoff_s: upper limit of the step [s].
+
+    Returns:
+        None if memory does not slow the program as written, or no rough plan is faster.
+    """
+    quick = None if request.over else plan_or_none(early.roughly)
+    if quick is None or request.over:
+        return None
+    step_s, saving_s = quick.known_s, quick.saving_s()
+    if saving_s <= WORTH * step_s:
+        return None
+    best = fastest_roughly(traced, variants, step_s, saving_s, quick, request, seconds_of)
+    if best is None or request.over:
+        return None
+    found = plan_or_none(lambda: search(best, cutoff_s))
+    if found is None:
+        return None
+    most_s = work_s(traced, seconds_of(traced))
+    return or_written(Chosen(best, found, found.bound_s), traced, most_s, early, request, search)
+
+
+def fastest_roughly(
+    traced: Traced,
+    variants: Iterable[Variant],
+    step_s: float,
+    saving_s: float,
+    rough: Rough,
+    request: Request,
+    seconds_of: Callable[[Traced], SecondsOf],
+) -> Variant | None:
+    """The choice with the fastest rough plan, if that is faster than the program as written.
+
+    Rough plans end when half of the time that is left is over: the rest is for the search of the
+    variant.
+
+    Args:
+        traced: the program as written.
+        variants: choices.
+        step_s: step of a plan of the program as written [s].
+        saving_s: seconds by which it would be faster without a memory limit.
+        rough: rough plans.
+        request: options and progress.
+        seconds_of: seconds of the nodes of a program.
+    """
+    most_s = work_s(traced, seconds_of(traced)) + saving_s
+    timely = takewhile(lambda _: not request.over, variants)
+    others = (v for v in timely if work_s(v.traced, seconds_of(v.traced)) < most_s)
+    half_s = request.left_s / 2
+    least_s = step_s * (1 - WORTH)
+    best: Variant | None = None
+    for number, variant in enumerate(uninterrupted(others, request, lambda: True)):
+        if best is not None and request.left_s < half_s:
+            break
+        request.say(f"recompute {number}")
+        found_s = rough.step_s(variant, least_s)
+        if found_s < least_s:
+            best, least_s = variant, found_s
+    return best
+
+
+def uninterrupted(
+    variants: Iterable[Variant], request: Request, known: Callable[[], bool]
+) -> Iterator[Variant]:
+    """The variants, until a search was interrupted, or a plan is known and the time is over."""
+    for variant in variants:
+        if request.interruption.happened or (request.out_of_time and known()):
+            return
+        yield variant
