@@ -41,8 +41,9 @@ class Options:
     loss_reduction: reduction of the loss over micro-batches: mean, sum, or auto.
     baselines: whether baselines are priced.
     baseline: name of a baseline, such as "fsdp"; the result is the best plan within it.
-    pipeline: number of stages, with `optimizer=`; or "off"; or "auto", which searches pipelines
-        below the step of one program, unless pins, forbidden, mesh or baseline are given.
+    pipeline: number of stages, with `optimizer=`; or "off"; or "auto", which tries pipelines where
+        the devices have more than one kind of link, or where no single program fits, unless pins,
+        forbidden, mesh or baseline are given.
     schedules: pipeline schedules to choose from.
     emission: "shard_map" (explicit collectives) or "constraints" (XLA's partitioner).
     overlap: whether collectives may run beside compute; if not, a step is the sum of both. On CPU

@@ -108,12 +108,10 @@ def _pinned_inside(training: Training, options: Options) -> str:
 
 
 def _one_if_it_fits(search: PipelineSearch, request: Request) -> Planned:
-    """Plans one program, then pipelines below its step; all devices share a fast network.
-
-    If it does not fit, it is planned with state on the host below the step of a pipeline.
-    """
+    """Plans one program, or a pipeline if it does not fit: all devices share a fast network."""
     try:
         plan = fewest_or_faster(search.training, request)
+        return in_one_program(with_more(search.training, request, plan))
     except PlanError as error:
         if error.kind != "does-not-fit" or _pinned_inside(search.training, request.options):
             raise
@@ -130,10 +128,6 @@ def _one_if_it_fits(search: PipelineSearch, request: Request) -> Planned:
         if found is None:
             raise _and_no_pipeline(error, why) from error
         return _plan_of(found, search, error.message)
-    if request.machine.num_devices == 1 or _pinned_inside(search.training, request.options):
-        return in_one_program(with_more(search.training, request, plan))
-    search.bounds_first = True  # few are as fast
-    return _or_stages(plan, search)
 
 
 def _and_no_pipeline(error: PlanError, why: str) -> PlanError:
@@ -149,33 +143,31 @@ def _and_no_pipeline(error: PlanError, why: str) -> PlanError:
 
 def _faster(search: PipelineSearch) -> Planned:
     """Plans one program, then the pipelines below its step, and returns the faster."""
+    request, refused = search.request, None
     try:
-        plan = fewest_or_states(search.training, search.request)
+        plan = fewest_or_states(search.training, request)
     except PlanError as error:
         if error.kind != "does-not-fit":
             raise
-        found, why = _tried(search)
-        if found is None:
-            raise _and_no_pipeline(error, why) from error
-        return _plan_of(found, search, error.message)
-    return _or_stages(plan, search)
-
-
-def _or_stages(plan: PlannedProgram, search: PipelineSearch) -> Planned:
-    """The plan of one program, or a pipeline below its step."""
-    if search.request.interruption.happened:
-        return in_one_program(plan)
-    if search.request.over:
-        return _one(plan, search, "", 0.0)
-    search.below_s = plan.step_s * (1 + 2 * EXACT)  # so that it does not limit their bound
+        plan, refused = None, error
+    if plan is not None:
+        if request.interruption.happened:
+            return in_one_program(plan)
+        if request.over:
+            return _one(plan, search, "", 0.0)
+        search.below_s = plan.step_s * (1 + 2 * EXACT)  # so that it does not limit their bound
     begun = time.monotonic()
     found, why = _tried(search)
+    if plan is None:
+        assert refused is not None
+        if found is None:
+            raise _and_no_pipeline(refused, why) from refused
+        return _plan_of(found, search, refused.message)
     spent_s = time.monotonic() - begun
     stages_s = found.ranked.step_s if found else float("inf")
-    plan = with_more(search.training, search.request, plan, stages_s)
-    if plan.step_s <= stages_s:
+    plan = with_more(search.training, request, plan, stages_s)
+    if found is None or plan.step_s <= stages_s:
         return _one(plan, search, why, spent_s)
-    assert found is not None
     one = BaselineRow(
         plan.step_s, plan.program.peak_bytes, fits(plan.program), str(Mesh(plan.program.mesh))
     )

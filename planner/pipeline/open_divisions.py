@@ -132,7 +132,6 @@ class OpenDivisions:
             limit_s: step from which on bounds need not be sharp [s].
         """
         self.stages, self.listed, self._limit_s = stages, 0, limit_s
-        self._begun, self._whole = [], []
         for count in counts:
             with suppress(IndivisibleError):
                 chain = Source(count, 0, ONE_EACH)

@@ -96,7 +96,6 @@ class Proof:
             turns: (groups of devices, how stages take turns on them).
         """
         best_s = best.ranked.step_s if best else below_s
-        self.opened = []
         self.divisions.begin(counts, stages, turns, best_s * (1 - EXACT))
         is_little = self._open(best_s, families)
         queue = [(self.bound_s(one), k, one) for k, one in enumerate(self.opened)]
@@ -124,28 +123,6 @@ class Proof:
                         best, best_s = found, found.ranked.step_s
         self.is_complete = self.divisions.least_s >= best_s * (1 - EXACT) and not queue
         return best
-
-    def none_is_below(
-        self,
-        step_s: float,
-        counts: Sequence[int],
-        stages: Sequence[int],
-        turns: Sequence[tuple[int, Turns]],
-    ) -> bool:
-        """Whether bounds say that no pipeline is below a step [s]; arguments as of `run`.
-
-        They say nothing where a whole division is below, or listing takes too much work.
-        """
-        limit_s = step_s * (1 - EXACT)
-        self.divisions.begin(counts, stages, turns, limit_s)
-        while self.left > MOST_WORK - MOST_LISTING:
-            one = self.divisions.next(limit_s)
-            if one is None:
-                break
-            if isinstance(one, Open):
-                return False
-            self._prove_passes(*one)
-        return self.divisions.least_s >= limit_s
 
     def _open(self, best_s: float, families: Sequence[str]) -> bool:
         """Takes the divisions below the best step, with micro-batches of stages bounded.

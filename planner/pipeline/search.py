@@ -36,9 +36,8 @@ from .divide.simulated import Ranked, ranked
 from .divide.sources import Chain, InTurn, Source
 from .divide.space import check_stages, counts, group_counts, sizes, stage_counts
 from .divide.stage_bounds import StageBounds
-from .every_pipeline import EveryPipeline
 from .other_divisions import OtherDivisions
-from .proof import MOST_UNITS, Proof
+from .proof import CLOSE, MOST_UNITS, Proof
 from .schedule import ONE_EACH, TURNS, Turns, families, family_of, late_families
 from .stage_choices import least_step_s
 from .stage_floors import StageFloors
@@ -65,8 +64,6 @@ class PipelineSearch:
     """One search for a pipeline.
 
     below_s: step from which on pipelines are of no use [s].
-    bounds_first: whether all pipelines are bounded before one is planned: where `below_s` is likely
-        less than any takes.
     by_hand: hand-written pipelines that were priced.
     tried: number of divisions whose stages were planned.
     """
@@ -74,7 +71,6 @@ class PipelineSearch:
     training: Training
     request: Request
     below_s: float = math.inf
-    bounds_first: bool = False
     tried: int = 0
     by_hand: dict[str, Ranked] = field(default_factory=dict)
 
@@ -128,11 +124,6 @@ class PipelineSearch:
         return Proof(self.trials, self.candidates, self.floors)
 
     @cached_property
-    def every(self) -> EveryPipeline:
-        """Bounds all pipelines."""
-        return EveryPipeline(self.proof, self.counts)
-
-    @cached_property
     def counts(self) -> tuple[int, ...]:
         """Numbers of micro-batches to choose from."""
         return counts(self._examples(), self.options.microbatches)
@@ -166,10 +157,6 @@ class PipelineSearch:
         check_stages(self.machine, asked, layers)
         stages = (asked,) if asked else stage_counts(self.machine, layers)
         check_held(self._held_bytes(), self.limit, self.machine, "parameters, state and gradients")
-        if self.bounds_first:
-            turns = self._turns_on(stages) if self.floors.distinct <= MOST_UNITS else ()
-            if self.every.none_is_below(self.below_s, stages, turns):
-                return None
         price_wholes(self.trials, self.machine, self.counts, self.kinds)
         best = self._searched(stages) or self._beside(None, stages)
         best = self._proved(self._climbed(best, stages), stages)
@@ -308,12 +295,10 @@ class PipelineSearch:
         """The best pipeline, after those that may still be better."""
         if self.floors.distinct > MOST_UNITS:
             return best
-        able, given = [*filter(self.trials.is_able, self.counts)], families(self.options.schedules)
-        return self.proof.run(best, self.below_s, able, given, stages, self._turns_on(stages))
-
-    def _turns_on(self, stages: tuple[int, ...]) -> list[tuple[int, Turns]]:
-        """How stages may take turns on equal groups of devices: number of groups, and how."""
-        return [(p, each) for p in group_counts(self.machine, stages) for each in self._turns]
+        given, groups = self.options.schedules, group_counts(self.machine, stages)
+        turns = [(p, each) for p in groups for each in self._turns]
+        able = [*filter(self.trials.is_able, self.counts)]
+        return self.proof.run(best, self.below_s, able, families(given), stages, turns)
 
     def _tried(self, source: Source, one: Division, best_s: float) -> PlannedPipeline | None:
         """The division with its stages planned, unless its estimate rises above the best step."""
@@ -365,7 +350,21 @@ class PipelineSearch:
             rewritten: all stages of the plan if it has rewrites; the bound then also holds for
                 pipelines of these programs.
         """
-        least_s = self.every.lower_bound_s(step_s, rewritten)
+        # the proof has no pipelines of other slots, nor of programs that were rewritten
+        is_listed = not rewritten and self.proof.divisions.has_begun
+        chosen, works = sizes(self.machine), list[float]()
+        others = [m for m in self.counts if not (is_listed and self.trials.is_known(m))]
+        for count in others:
+            with suppress(IndivisibleError):
+                works += [
+                    self.planner.least_work_s(count, chosen, kind) for kind in self.floors.kinds
+                ]
+        if rewritten:
+            works.append(sum(self.planner.work_s(stage, chosen) for stage in rewritten))
+        least_s = min(works, default=math.inf) / self.machine.num_devices
+        if is_listed:
+            # beyond its least the others do not count
+            least_s = min(least_s, self.proof.lower_bound_s(min(step_s, least_s / (1 - CLOSE))))
         if self.best is not None:
             least_s = min(least_s, least_step_s(self.best, self.trials))
         return least_s if least_s < math.inf else 0.0

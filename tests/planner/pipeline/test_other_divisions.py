@@ -151,22 +151,6 @@ def test_a_given_number_of_micro_batches_is_no_better_than_a_free_one(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", CASES)
-def test_nothing_given_is_no_worse_on_one_island(name: str) -> None:
-    """Of layers that are written out, two stages were 16 % faster than the fewest micro-batches."""
-    free = planned(CASES[name])
-    parts = ({"pipeline": 2}, {"pipeline": 4}, {"pipeline": "off"}, *PARTS, *(
-        {"recompute": kind} for kind in ("written", "none", "selective", "full")
-    ))  # fmt: skip
-    worse = {
-        str(part): part_s / free.step_s for part in parts
-        if (part_s := step_s(CASES[name], **part)) < free.step_s * (1 - ROUNDING)
-    }  # fmt: skip
-    assert not worse
-    assert 0.0 <= free.lower_bound_s <= free.step_s
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", CASES)
 def test_a_pipeline_with_nothing_else_given_is_no_worse(name: str) -> None:
     free = planned(CASES[name], pipeline=2)
     worse = {
