@@ -24,8 +24,8 @@ from .searched import Searched
 # Share of the memory limit above which the least peak of a program leaves no room for a plan on
 # several devices: those of Llama-3 8B and 70B on 64 H100 need 1.2 to 2.2 times as much.
 ROOM = 0.9
-# Share of the memory limit above which the least peak of the program as written may mean that memory
-# slows it: GPT-175B on 1,024 A100 and Llama-3 405B on 512 H100 have 0.17 and 0.28 and are slowed.
+# Share of the memory limit above which the least peak of the program as written may mean that
+# memory slows it: GPT-175B on 1,024 A100 has 0.17, Llama-3 405B on 512 H100 0.28; both are slowed.
 SLOWED = 0.1
 SHARE = 0.75  # of the time that is left, for the first plans; not measured
 

@@ -43,6 +43,7 @@ def test_a_pipeline_that_fits_only_with_values_on_the_host_is_found() -> None:
     assert_trains(found, SGD, args=arguments(16, batch=4096))
 
 
+@pytest.mark.exhaustive
 def test_more_memory_is_not_slower_than_what_only_the_host_makes_fit() -> None:
     steps = [planned(limit).file.joined.step_s for limit in (TIGHT, *ROOMY)]
     assert all(more <= less for less, more in pairwise(steps))

@@ -31,7 +31,7 @@ def priced(total: float, saved_bytes: float = 1e6) -> StagePrice:
 def bounds_of(limit_bytes: float = 1e12, **wholes: float) -> StageBounds:
     """Estimates from prices of the whole program, in seconds by number of micro-batches."""
     slots = tuple(
-        Slot("op", i, work, ((i, work),), saved_bytes=work, products=work)
+        Slot("op", i, work, (((i, 0, 1), work),), saved_bytes=work, products=work)
         for i, work in enumerate(WORK)
     )
     shares = Shares(Chain(slots, (0.0, *(1.0 for _ in WORK[1:]), 0.0)), parse_cluster("8xh100"))

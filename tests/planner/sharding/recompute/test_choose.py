@@ -24,10 +24,13 @@ from planner.common.request import Request
 from planner.common.stop import Stop
 from planner.sharding.plan_program import ROUNDING
 from planner.sharding.plan_traced import One, plan_traced
-from planner.sharding.recompute.choose import LEAST_GAIN, WORTH, _better
+from planner.sharding.recompute import least_work, roughly
+from planner.sharding.recompute.choose import LEAST_GAIN
 from planner.sharding.recompute.chosen import Chosen
 from planner.sharding.recompute.every_choice import best_of_every
+from planner.sharding.recompute.least_work import WORTH
 from planner.sharding.recompute.rough_plans import RoughPlans
+from planner.sharding.recompute.roughly import fastest_roughly, of_fastest_roughly
 from planner.sharding.recompute.saved import layers_of
 from planner.sharding.recompute.variants import Variant, variant_of
 from planner.training.step_call import StepCall
@@ -159,6 +162,8 @@ def test_every_choice_has_a_rough_plan_and_the_fastest_are_planned() -> None:
     asked: list[str] = []
 
     class Quick:
+        known_s = 1.0
+
         def step_s(self, variant: Variant, cutoff_s: float = float("inf")) -> float:
             return steps[digest(variant.traced.graph)] - 0.25  # less than the plan takes
 
@@ -189,6 +194,8 @@ def test_any_choice_that_fits_is_planned_where_those_of_least_work_do_not() -> N
         raise PlanError("these do not fit", kind="does-not-fit")
 
     class Quick:
+        known_s = 1.0
+
         def step_s(self, variant: Variant, cutoff_s: float = float("inf")) -> float:
             return 2.0
 
@@ -276,7 +283,7 @@ def test_rough_plans_leave_time_for_the_search_of_the_best(
     steps_s: tuple[float, ...],
     planned: float | None,
 ) -> None:
-    now, asked = [20.0], []
+    now = [20.0]
     monkeypatch.setattr(requests, "time", SimpleNamespace(monotonic=lambda: now[0]))
     request = Request(parse_cluster("2xh100"), Options(time_limit_s=100.0), start=0.0)
 
@@ -286,14 +293,48 @@ def test_rough_plans_leave_time_for_the_search_of_the_best(
         assert cutoff_s == min([1.0 - WORTH, *steps_s[:number]])  # the best so far
         return steps_s[number]
 
-    def search(variant: Variant, limit_s: float) -> Priced:
-        asked.append(steps_s[variant.states[0]])
-        return Priced(asked[0], 0.5)
-
-    none: Any = None
     quick: Any = SimpleNamespace(step_s=step_s)
-    variants = [Variant(none, states=(k,)) for k in range(len(steps_s))]
-    written = Chosen(Variant(none), Priced(1.0, 0.5), 0.5)
-    found = _better(written, variants, quick, request, search)
-    assert asked == ([] if planned is None else [planned])
-    assert found.found.step_s == (planned or 1.0)
+    traced: Any = SimpleNamespace(graph=SimpleNamespace(nodes=()))
+    variants = [Variant(traced, states=(k,)) for k in range(len(steps_s))]
+    monkeypatch.setattr(roughly, "work_s", lambda *_: 0.0)
+    found = fastest_roughly(traced, variants, 1.0, 0.1, quick, request, lambda _: lambda _: 0.0)
+    assert (found and steps_s[found.states[0]]) == planned
+
+
+@pytest.mark.parametrize(("saving_s", "step_s", "bound_s", "written_s", "asked", "kept_s"), [
+    (0.0, 0.8, 0.9, 1.0, [], None),  # memory does not slow the program as it is written
+    (0.1, 1.0, 0.9, 1.0, [], None),  # no choice is faster roughly
+    (0.1, 0.8, 0.9, 1.0, ["other"], 0.8),  # its bound says that the program as written is slower
+    (0.1, 0.8, 0.7, 1.0, ["other", "written"], 0.8),
+    (0.1, 0.8, 0.7, 0.75, ["other", "written"], 0.75),
+])  # fmt: skip
+def test_the_fastest_rough_plan_comes_before_the_program_as_written(
+    monkeypatch: pytest.MonkeyPatch,
+    saving_s: float,
+    step_s: float,
+    bound_s: float,
+    written_s: float,
+    asked: list[str],
+    kept_s: float | None,
+) -> None:
+    traced: Any = SimpleNamespace(graph=SimpleNamespace(nodes=()))
+    other: Any = SimpleNamespace(graph=SimpleNamespace(nodes=()))
+    seen: list[str] = []
+
+    def search(variant: Variant, limit_s: float) -> Priced:
+        seen.append("written" if variant.traced is traced else "other")
+        found = written_s if variant.traced is traced else step_s
+        if found >= limit_s:
+            raise PlanError("no plan is below", kind="not-faster")
+        return Priced(found, 0.5)
+
+    quick = SimpleNamespace(known_s=1.0, saving_s=lambda: saving_s, step_s=lambda *_: step_s)
+    early: Any = SimpleNamespace(roughly=lambda: quick, bound_s=lambda: bound_s)
+    for module in (roughly, least_work):
+        monkeypatch.setattr(module, "work_s", lambda *_: 0.1)
+    found = of_fastest_roughly(
+        traced, [Variant(other)], Request(parse_cluster("2xh100"), Options()), search,
+        lambda _: lambda _: 0.0, early, float("inf"),
+    )  # fmt: skip
+    assert seen == asked
+    assert (found and found.found.step_s) == kept_s

@@ -166,6 +166,9 @@ class Told:
     def bound_s(self) -> float:
         return self.quick_bound_s
 
+    def roughly(self) -> None:
+        return None
+
     def excess_bytes(self, traced: Traced) -> float:
         return self.excess
 
