@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from ir.trace import Traced
 
-from ..common.request import Request
+from ..common.request import Request, logged
 from ..common.store.keys import Memory
 from .plan_traced import One, donated_of, plan_traced, program_for, ties_of
 from .problem.program import Program, Programs
@@ -89,16 +90,21 @@ class VariantPlans:
 
         None if memory has room for its plans, or no such plan is found.
         """
-        program, search = self._written_program(), self._as_written()
+        program, search = self._written_program(), self._as_written(logged)
         if program.facts.least_peak(self.request.machine.num_devices) <= SLOWED * search.limit:
             return None
+        self.request.say("rough plans")
         bound_s, found = search.quick()
         self.bounds[:] = [bound_s]
         return None if found is None else replace(self.rough(found), spare=0.0)
 
-    def _as_written(self) -> Search:
-        """The search of the step as it was written."""
-        return Search(self._written_program(), self.request, self.memory, menus=self.menus)
+    def _as_written(self, say: Callable[[str], None] | None = None) -> Search:
+        """The search of the step as it was written.
+
+        say: other receiver of its progress, as steps of plans that are not kept are no news.
+        """
+        request = replace(self.request, say=say or self.request.say)
+        return Search(self._written_program(), request, self.memory, menus=self.menus)
 
     def _written_program(self) -> Program:
         options, machine = self.request.options, self.request.machine
