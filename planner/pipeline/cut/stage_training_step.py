@@ -23,6 +23,7 @@ from jax import lax
 from ir import IRError, Literal, Node, Scan
 from ir.trace import Program, Traced, trace
 
+from ...common.errors import PlanError
 from .opened_loss import Opened
 from .stage import Staged
 from .stage_gradient import Joint, StageProgram, joint_of, program_of
@@ -73,10 +74,13 @@ def training_step_of(joint: Joint, count: int, optimizer: Any) -> StageTrainingS
         joint: the stage, forward and backward.
         count: number of micro-batches.
         optimizer: the optax optimizer of its parameters.
+
+    Raises:
+        PlanError: if it does not take some of the parameters without the others.
     """
     given = joint.structs
     moving = [p for p, m in zip(given["params"], joint.moves, strict=True) if m]
-    state = jax.eval_shape(optimizer.init, moving)
+    state = _state_of(optimizer, moving)
 
     def stage_step(params: Any, state: Any, batch: Any, takes: Any, slopes: Any) -> Any:
         def body(sums: Any, _: None) -> Any:
@@ -103,6 +107,23 @@ def training_step_of(joint: Joint, count: int, optimizer: Any) -> StageTrainingS
         joint, traced, loop, tuple(range(heads, heads + own)),
         tuple(range(heads + own, heads + own + states)), _body_program(joint, traced, loop),
     )  # fmt: skip
+
+
+def _state_of(optimizer: Any, params: list[Any]) -> Any:
+    """The state of an optimizer of a stage's parameters, which are a list of their own."""
+    try:
+        state = jax.eval_shape(optimizer.init, params)
+        jax.eval_shape(optimizer.update, params, state, params)
+    except Exception as error:
+        text = str(error).strip().splitlines() or [""]
+        raise PlanError(
+            "does not take the parameters of a stage, a list without the others: "
+            f"{type(error).__name__}: {text[0]}",
+            kind="bad-optimizer", where="optimizer",
+            remedy="masks and labels that are trees of all parameters need one program: pass "
+            "pipeline='off'",
+        ) from error  # fmt: skip
+    return state
 
 
 def _loop(nodes: tuple[Node, ...], carried: int, count: int) -> int:
