@@ -23,6 +23,7 @@ from ..common.errors import IndivisibleError, PlanError
 from ..common.request import OutOfTimeError, Request
 from ..common.units_text import seconds_text
 from ..sharding.held import check_held
+from ..sharding.search.asked import may_offload
 from ..sharding.search.over_meshes import limit_of
 from ..training.training import Training
 from .cut.stage_training_step import StageTrainingStep
@@ -298,7 +299,11 @@ class PipelineSearch:
         given, groups = self.options.schedules, group_counts(self.machine, stages)
         turns = [(p, each) for p in groups for each in self._turns]
         able = [*filter(self.trials.is_able, self.counts)]
-        return self.proof.run(best, self.below_s, able, families(given), stages, turns)
+        space = able, families(given), stages, turns
+        if may_offload(self.options, self.machine):  # bounds that know of hosts tell less apart
+            here = Proof(self.trials, self.candidates, self.floors.on_devices())
+            best = here.run(best, self.below_s, *space)
+        return self.proof.run(best, self.below_s, *space)
 
     def _tried(self, source: Source, one: Division, best_s: float) -> PlannedPipeline | None:
         """The division with its stages planned, unless its estimate rises above the best step."""

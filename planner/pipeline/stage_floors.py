@@ -87,6 +87,7 @@ class StageFloors:
     sizes: devices of the sub-meshes to choose from.
     kinds: kinds of recomputation to choose from, by layer or none; that of a whole stage only adds
         a forward pass.
+    hosts: whether values of stages may wait on the host, if the options allow it.
     proved: (micro-batches, devices, kind) -> stages that were bounded by the solver.
     passed: the same of stages whose micro-batches were.
     """
@@ -95,6 +96,7 @@ class StageFloors:
     shares: Shares
     sizes: tuple[int, ...]
     kinds: tuple[str, ...]
+    hosts: bool = True
     _units: dict[tuple[int, str], Unit] = field(default_factory=dict[tuple[int, str], "Unit"])
     _bytes: dict[tuple[int, str, bool], UnitBytes] = field(
         default_factory=dict[tuple[int, str, bool], UnitBytes]
@@ -123,6 +125,12 @@ class StageFloors:
         default_factory=dict[tuple[int, int], dict[tuple[Run, int, int], bool]]
     )
     _alone_s: dict[object, float] = field(default_factory=dict[object, float])
+
+    def on_devices(self) -> StageFloors:
+        """The same of stages with nothing on the host."""
+        return StageFloors(
+            self.planner, self.shares, self.sizes, self.kinds, hosts=False, _units=self._units
+        )
 
     @cached_property
     def distinct(self) -> int:
@@ -366,7 +374,7 @@ class StageFloors:
         loss, places = self.planner.loss(count), self.shares.places
         cut, found = cut_of(loss, places, (kind,) * (len(places) - 1)), list[Unit]()
         compute, held = ComputeModel(self.planner.machine), list[UnitBytes]()
-        offloads = may_offload(self.planner.options, self.planner.machine)
+        offloads = self.hosts and may_offload(self.planner.options, self.planner.machine)
         for k, is_shared in enumerate(shared):
             stage, name = self.planner.told(loss, cut, k, ("between", k, kind))
             if (count, name) not in self._units:

@@ -151,6 +151,17 @@ def test_a_given_number_of_micro_batches_is_no_better_than_a_free_one(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("stages", [2, 4])
+def test_stages_that_may_use_hosts_are_no_slower(name: str, stages: int) -> None:
+    """Bounds that know of hosts had left out the best division without them."""
+    free_s, here_s = (
+        step_s(CASES[name], pipeline=stages, offload=offload) for offload in ("auto", "never")
+    )
+    assert free_s <= here_s * (1 + ROUNDING)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", CASES)
 def test_a_pipeline_with_nothing_else_given_is_no_worse(name: str) -> None:
     free = planned(CASES[name], pipeline=2)
     worse = {

@@ -165,6 +165,9 @@ def test_stages_with_values_on_the_host_need_no_less_than_their_bounds_say() -> 
             needed = floors.needed_bytes(len(stages) - s)[run]
             assert 0.0 < needed <= size * stage.peak_bytes * (1 + 1e-9)
             assert fits[run]
+            here = search.floors.on_devices()
+            floors_here, _ = here.of_kind(4, size, "none", len(stages) - s, 1)
+            assert floors_here.needed_bytes(len(stages) - s)[run] > needed
 
 
 @pytest.mark.parametrize("offload", ["auto", "never"])
