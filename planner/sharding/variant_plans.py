@@ -96,7 +96,9 @@ class VariantPlans:
         self.request.say("rough plans")
         bound_s, found = search.quick()
         self.bounds[:] = [bound_s]
-        return None if found is None else replace(self.rough(found), spare=0.0)
+        if found is None:
+            return None
+        return replace(self.rough(found), limit_bytes=float("inf"))  # as that plan: it may not fit
 
     def _as_written(self, say: Callable[[str], None] | None = None) -> Search:
         """The search of the step as it was written.

@@ -28,7 +28,6 @@ class RoughPlans:
     written: Traced
     pricer: Callable[[Traced], Pricer]
     limit_bytes: float
-    spare: float = SPARE
     multipliers: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
 
     @property
@@ -58,7 +57,7 @@ class RoughPlans:
         """
         pricer = self.pricer(self.written)
         known, multipliers = pricer.best.account, pricer.best.solution.multipliers
-        if known.peak_bytes <= self.spare * self.limit_bytes:
+        if known.peak_bytes <= SPARE * self.limit_bytes:
             return 0.0
         free = replace(pricer, options=replace(pricer.options, memory_bytes=NO_LIMIT))
         found = free.anew(self.written.graph, known.step_s * (1 - WORTH), multipliers)

@@ -1,7 +1,7 @@
-"""The choice whose rough plan is the fastest, where a limit of memory slows the program as written.
+"""Choices by their rough plans, before the program as written has a full plan or after it.
 
-A full plan of a program that memory slows takes long, and is beaten by one of another choice as a
-rule: rough plans of both say so before.
+A full plan of a program that memory slows takes long. One of another choice that makes less work
+beats it as a rule, and rough plans of both say so before.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ def of_fastest_roughly(
     early: Early[T],
     cutoff_s: float,
 ) -> Chosen[T] | None:
-    """The plan of the choice with the fastest rough plan, if it is faster than the one as written.
+    """The plan of the choice of less work whose rough plan is fastest, if faster than as written.
 
-    The program as written is planned too if its quick bound is below the step.
+    Choices of more work pay only where a limit of memory slows the program as written, by what a
+    full plan of it tells. That is planned here too if its quick bound is below the step.
 
     Args:
         traced: the program as written.
@@ -42,15 +43,12 @@ def of_fastest_roughly(
         cutoff_s: upper limit of the step [s].
 
     Returns:
-        None if memory does not slow the program as written, or no rough plan is faster.
+        None if memory has room for the program as written, or no rough plan is faster.
     """
     quick = None if request.over else plan_or_none(early.roughly)
     if quick is None or request.over:
         return None
-    step_s, saving_s = quick.known_s, quick.saving_s()
-    if saving_s <= WORTH * step_s:
-        return None
-    best = fastest_roughly(traced, variants, step_s, saving_s, quick, request, seconds_of)
+    best = fastest_roughly(traced, variants, quick.known_s, 0.0, quick, request, seconds_of)
     if best is None or request.over:
         return None
     found = plan_or_none(lambda: search(best, cutoff_s))
@@ -78,7 +76,8 @@ def fastest_roughly(
         traced: the program as written.
         variants: choices.
         step_s: step of a plan of the program as written [s].
-        saving_s: seconds by which it would be faster without a memory limit.
+        saving_s: seconds of work that a choice may add: by which that plan would be faster without a
+            memory limit.
         rough: rough plans.
         request: options and progress.
         seconds_of: seconds of the nodes of a program.

@@ -301,16 +301,17 @@ def test_rough_plans_leave_time_for_the_search_of_the_best(
     assert (found and steps_s[found.states[0]]) == planned
 
 
-@pytest.mark.parametrize(("saving_s", "step_s", "bound_s", "written_s", "asked", "kept_s"), [
-    (0.0, 0.8, 0.9, 1.0, [], None),  # memory does not slow the program as it is written
-    (0.1, 1.0, 0.9, 1.0, [], None),  # no choice is faster roughly
-    (0.1, 0.8, 0.9, 1.0, ["other"], 0.8),  # its bound says that the program as written is slower
-    (0.1, 0.8, 0.7, 1.0, ["other", "written"], 0.8),
-    (0.1, 0.8, 0.7, 0.75, ["other", "written"], 0.75),
+@pytest.mark.parametrize(("other_work_s", "step_s", "bound_s", "written_s", "asked", "kept_s"), [
+    (0.11, 0.8, 0.9, 1.0, [], None),  # more work pays only where memory slows the program
+    (0.1, 0.8, 0.9, 1.0, [], None),
+    (0.09, 1.0, 0.9, 1.0, [], None),  # no choice is faster roughly
+    (0.09, 0.8, 0.9, 1.0, ["other"], 0.8),  # its bound says that the program as written is slower
+    (0.09, 0.8, 0.7, 1.0, ["other", "written"], 0.8),
+    (0.09, 0.8, 0.7, 0.75, ["other", "written"], 0.75),
 ])  # fmt: skip
 def test_the_fastest_rough_plan_comes_before_the_program_as_written(
     monkeypatch: pytest.MonkeyPatch,
-    saving_s: float,
+    other_work_s: float,
     step_s: float,
     bound_s: float,
     written_s: float,
@@ -328,10 +329,10 @@ def test_the_fastest_rough_plan_comes_before_the_program_as_written(
             raise PlanError("no plan is below", kind="not-faster")
         return Priced(found, 0.5)
 
-    quick = SimpleNamespace(known_s=1.0, saving_s=lambda: saving_s, step_s=lambda *_: step_s)
+    quick = SimpleNamespace(known_s=1.0, step_s=lambda *_: step_s)
     early: Any = SimpleNamespace(roughly=lambda: quick, bound_s=lambda: bound_s)
     for module in (roughly, least_work):
-        monkeypatch.setattr(module, "work_s", lambda *_: 0.1)
+        monkeypatch.setattr(module, "work_s", lambda one, _: 0.1 if one is traced else other_work_s)
     found = of_fastest_roughly(
         traced, [Variant(other)], Request(parse_cluster("2xh100"), Options()), search,
         lambda _: lambda _: 0.0, early, float("inf"),
