@@ -199,7 +199,7 @@ class PipelineSearch:
     def _sources(self, stages: tuple[int, ...]) -> list[Source]:
         """Where divisions come from: one for each number of micro-batches and way to schedule."""
         given, groups = self.options.schedules, group_counts(self.machine, stages)
-        able = [*filter(self.trials.is_able, self.counts)]
+        able = self._able
         found: list[Source] = [
             Chain(self.candidates, m, family, stages) for m in able for family in families(given)
         ]
@@ -298,8 +298,7 @@ class PipelineSearch:
             return best
         given, groups = self.options.schedules, group_counts(self.machine, stages)
         turns = [(p, each) for p in groups for each in self._turns]
-        able = [*filter(self.trials.is_able, self.counts)]
-        space = able, families(given), stages, turns
+        space = self._able, families(given), stages, turns
         if may_offload(self.options, self.machine):  # bounds that know of hosts tell less apart
             here = Proof(self.trials, self.candidates, self.floors.on_devices())
             best = here.run(best, self.below_s, *space)

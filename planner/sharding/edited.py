@@ -11,9 +11,11 @@ import msgspec
 from ..common.errors import PlanError
 from ..common.request import Request
 from ..common.stop import PROVED, Stop
+from ..files.program_plan import ProgramPlan
 from .searched import Searched
 
 T = TypeVar("T")
+ROUNDING = 1e-9  # relative: a bound that is a step less its least gain
 
 
 def plan_or_none(search: Callable[[], T]) -> T | None:
@@ -45,9 +47,6 @@ def as_edited(known: Searched, found: Searched, **rows: Any) -> Searched:
         rows: fields of the plan that say what was edited.
     """
     before, program = known.plan.program, found.plan.program
-    bound_s = min(before.lower_bound_s, program.lower_bound_s)  # of both programs
-    proved = program.step_s - bound_s <= PROVED * program.step_s
-    stop = Stop.GAP.name if program.stop == Stop.OPTIMAL.name and not proved else program.stop
     earlier = {
         name: getattr(before, name)
         for name in (
@@ -56,6 +55,15 @@ def as_edited(known: Searched, found: Searched, **rows: Any) -> Searched:
         )
     }  # fmt: skip
     whole = msgspec.structs.replace(
-        program, lower_bound_s=bound_s, stop=stop, **{**earlier, **rows}
+        bounded(program, program.lower_bound_s, before.lower_bound_s), **{**earlier, **rows}
     )
     return replace(found, plan=replace(found.plan, program=whole))
+
+
+def bounded(program: ProgramPlan, *bounds_s: float) -> ProgramPlan:
+    """A plan with the least of the bounds of several programs, which may be no proof of it [s]."""
+    bound_s = min(program.step_s, *bounds_s)
+    gap_s = program.step_s - bound_s
+    proved = gap_s <= PROVED * (1 + ROUNDING) * program.step_s
+    stop = Stop.GAP.name if program.stop == Stop.OPTIMAL.name and not proved else program.stop
+    return msgspec.structs.replace(program, lower_bound_s=bound_s, stop=stop)

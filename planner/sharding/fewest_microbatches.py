@@ -8,6 +8,7 @@ from dataclasses import replace
 from ..common.errors import HeldError, IndivisibleError, PlanError, ShortError
 from ..common.request import Request
 from ..training.training import Training
+from .edited import bounded
 from .host_limit import HOST
 from .plan_program import plan_one
 from .plan_traced import One
@@ -77,7 +78,7 @@ def with_more(
     """A plan, or one of more micro-batches that is faster as it computes less again.
 
     The next number is planned as long as memory makes the last one compute again, and the last one
-    was faster than those before.
+    was faster than those before. The bound is the least of the bounds of all that were kept.
 
     Args:
         training: the step.
@@ -105,7 +106,8 @@ def with_more(
             break
         if other.step_s >= found.step_s:  # the cutoff is one of estimates too
             break
-        found = other
+        both = bounded(other.program, other.lower_bound_s, file.lower_bound_s)
+        found = replace(other, program=both)
     return found
 
 

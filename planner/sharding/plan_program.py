@@ -16,10 +16,11 @@ from substitutions import draft_of
 from ..common.errors import PlanError
 from ..common.options import Options
 from ..common.request import Request
-from ..common.stop import PROVED, Stop
+from ..common.stop import Stop
 from ..common.store.keys import Memory, memory_of
 from ..files.program_plan import ProgramPlan, SubstitutionRow
 from .check_effects import check_effects
+from .edited import bounded
 from .held import check_held
 from .host_limit import host_limit_of, naming_the_host
 from .nested_maps import check_maps
@@ -51,8 +52,6 @@ from .sorted_rows.plan import with_blocks
 from .sorted_rows.rows import as_blocked
 from .variant_plans import VariantPlans
 from .wished import with_asked
-
-ROUNDING = 1e-9  # relative: a bound that is a step less its least gain
 
 
 def plan_one(
@@ -168,14 +167,10 @@ def _traced(one: One, request: Request) -> Traced:
 def _as_chosen(plan: PlannedProgram, chosen: Chosen[Searched]) -> PlannedProgram:
     """A plan that says what is computed again, with a bound for all variants that were planned."""
     program = plan.program
-    stop, bound_s = program.stop, min(chosen.bound_s, program.step_s)
-    gap_s = program.step_s - bound_s
-    if stop == Stop.OPTIMAL.name and gap_s > PROVED * (1 + ROUNDING) * program.step_s:
-        stop = Stop.GAP.name
     return replace(plan, program=msgspec.structs.replace(
-        program, recomputed=chosen.variant.rows, hosted=chosen.variant.hosted,
-        host_states=chosen.variant.states,
-        lower_bound_s=bound_s, stop=stop, warnings=(*program.warnings, *chosen.notes),
+        bounded(program, chosen.bound_s), recomputed=chosen.variant.rows,
+        hosted=chosen.variant.hosted, host_states=chosen.variant.states,
+        warnings=(*program.warnings, *chosen.notes),
     ))  # fmt: skip
 
 

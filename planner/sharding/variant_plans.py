@@ -40,6 +40,7 @@ class VariantPlans:
     request: cluster, options and progress.
     memory: the plan store.
     begun: time at which tracing began [s].
+    bounds: what `bound_s` returns, once `roughly` knows it.
     """
 
     one: One
@@ -49,7 +50,7 @@ class VariantPlans:
     begun: float
     programs: Programs = field(default_factory=Programs)
     menus: Menus = field(default_factory=Menus)
-    bounds: list[float] = field(default_factory=list[float])  # what `bound_s` returns, once known
+    bounds: list[float] = field(default_factory=list[float])
 
     def search(self, variant: Variant, cutoff_s: float, wished: Request | None = None) -> Searched:
         """The plan of a variant; `wished`: with another request.

@@ -76,8 +76,8 @@ def fastest_roughly(
         traced: the program as written.
         variants: choices.
         step_s: step of a plan of the program as written [s].
-        saving_s: seconds of work that a choice may add: by which that plan would be faster without a
-            memory limit.
+        saving_s: seconds of work that a choice may add: what that plan takes longer than without
+            a memory limit.
         rough: rough plans.
         request: options and progress.
         seconds_of: seconds of the nodes of a program.

@@ -140,7 +140,8 @@ class Search:
         """As `lower_bound_s`, and a rough plan on the mesh that has the bound."""
         searchers = [self._searcher(shape) for shape in finest(self.shapes())]
         bounds = [one.glimpse() for one in searchers]
-        return min(bounds), searchers[bounds.index(min(bounds))].rough()
+        least_s = min(bounds)
+        return least_s, searchers[bounds.index(least_s)].rough()
 
     def _seen(self) -> _Seen:
         """What a search of every shape and baseline finds."""

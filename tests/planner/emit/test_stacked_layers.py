@@ -64,6 +64,11 @@ def in_halves(leaf: Any, k: int) -> Any:
     return jnp.split(leaf, 2)[k // 3][k % 3]
 
 
+def unstacked(leaf: Any, k: int) -> Any:
+    """Of all entries, taken apart at once."""
+    return jnp.unstack(leaf)[k]
+
+
 def partly(leaf: Any, k: int) -> Any:
     """Of a part of each entry, from the end."""
     return jnp.concatenate([leaf[k - LAYERS, :3], leaf[k, 3:]])
@@ -88,6 +93,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], Sequence[tuple[int, int]]]] = {
         stacked(indexed, (1, 2, 4)), {"optimizer": optax.adamw(1e-2)}, ((0, 2), (2, 4), (4, 6)),
     ),
     "halves": (stacked(in_halves), {"mesh": (2, 2)}, PIECES),
+    "unstacked": (stacked(unstacked), {"mesh": (2, 2)}, PIECES),
     "parts of entries": (stacked(partly), {"recompute": ("full", "selective")}, PIECES),
     "strided": (stacked(strided), {}, ((0, -1),)),
     "turned round": (stacked(reversed_stack), {"mesh": (2, 2)}, ((0, -1),)),

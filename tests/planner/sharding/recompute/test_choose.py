@@ -22,7 +22,7 @@ from planner.common import request as requests
 from planner.common.options import Options
 from planner.common.request import Request
 from planner.common.stop import Stop
-from planner.sharding.plan_program import ROUNDING
+from planner.sharding.edited import ROUNDING
 from planner.sharding.plan_traced import One, plan_traced
 from planner.sharding.recompute import least_work, roughly
 from planner.sharding.recompute.choose import LEAST_GAIN
