@@ -131,11 +131,14 @@ class PipelineSearch:
 
     @cached_property
     def first_count(self) -> int:
-        """The number of micro-batches at which slots are counted: the least that is possible."""
+        """The number of micro-batches at which slots are counted: the least above 1, if possible.
+
+        The loss of the whole batch may have slots of its own.
+        """
         asked = self.options.microbatches
         if asked is not None:
             return asked
-        for count in self.counts:
+        for count in self.counts[1:]:
             with suppress(IndivisibleError):
                 self.planner.loss(count)
                 return count
@@ -375,7 +378,7 @@ class PipelineSearch:
 
     def _held_bytes(self) -> int:
         """Bytes of parameters, optimizer state and sums of gradients, of all devices together."""
-        return self.planner.loss(self.first_count).held_bytes(summed=1 not in self.counts)
+        return self.planner.loss(self.first_count).held_bytes()
 
     def _examples(self) -> int:
         """Examples in a step; 1 if the loss cannot be divided."""

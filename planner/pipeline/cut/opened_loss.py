@@ -38,11 +38,14 @@ class Opened:
     microbatches: int
     has_aux: bool
 
-    def held_bytes(self, *, summed: bool) -> int:
-        """Bytes of parameters and optimizer state, and of gradients if they are `summed`."""
+    def held_bytes(self) -> int:
+        """Bytes of parameters, optimizer state and gradients.
+
+        A stage updates its parameters after its last micro-batch, so that it holds the gradients
+        of all of them, of one micro-batch too.
+        """
         state = jax.eval_shape(self.built.init, self.params)
-        sums = self.params if summed else ()
-        leaves = jax.tree.leaves((self.params, state, sums))
+        leaves = jax.tree.leaves((self.params, state, self.params))
         return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
 

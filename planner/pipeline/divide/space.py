@@ -33,9 +33,9 @@ def sizes(cluster: Cluster) -> tuple[int, ...]:
 
 
 def counts(batch: int, asked: int | None) -> tuple[int, ...]:
-    """Numbers of micro-batches to choose from: all divisors of the batch above 1."""
-    every = tuple(d for d in range(2, batch + 1) if batch % d == 0)
-    return (asked,) if asked is not None else every or (1,)
+    """Numbers of micro-batches to choose from: all divisors of the batch."""
+    every = tuple(d for d in range(1, batch + 1) if batch % d == 0)
+    return (asked,) if asked is not None else every
 
 
 def priced_counts(every: tuple[int, ...]) -> tuple[int, ...]:

@@ -69,7 +69,7 @@ class Known:
 class StageBounds:
     """Lower estimates of the costs of every run of slots, exact for planned stages.
 
-    state_bytes: parameters, optimizer state and accumulated gradients of the whole program.
+    state_bytes: parameters, optimizer state and sums of gradients of the whole program.
     limit_bytes: memory limit of a device.
     wholes: (micro-batches, devices) -> price of the whole program without a limit of memory.
     again: recomputation -> seconds that it adds to the whole program, over its forward pass.

@@ -45,13 +45,14 @@ MORE = {
     "both directions": {"schedule": "chimera", "sizes": (2, 2, 2, 2)},
     "eager": {"schedule": "1f1b-eager", "sizes": (3, 5)},
     "twice the warm-up": {"schedule": "zb-h2", "sizes": (4, 4), "optimizer": optax.adamw(1e-2)},
-    "one micro-batch": {"schedule": "1f1b", "sizes": (4, 4), "microbatches": 1},
     "factored moments": {
         "schedule": "1f1b", "sizes": (4, 4),
         "optimizer": optax.adafactor(1e-2, min_dim_size_to_factor=4),
     },
     "norm of each layer": {"schedule": "1f1b", "sizes": (4, 4), "optimizer": optax.lamb(1e-2)},
 }  # fmt: skip
+TAKE_MORE = {"interleaved", "chimera"}  # as many micro-batches as there are stages, or a multiple
+SINGLE = [name for name in RUN if name not in TAKE_MORE]
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +117,19 @@ def test_every_schedule_on_two_and_four_stages_split_inside(schedule: str, stage
         everything, *arguments(layers=8), has_aux=True, schedule=schedule, sizes=(size,) * stages,
         mesh=(size,),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", usual(SINGLE, {"1f1b-eager"}))
+def test_one_micro_batch_in_two_stages(schedule: str):
+    assert_equal_steps(
+        everything, *arguments(), has_aux=True, schedule=schedule, mesh=(4,), microbatches=1
+    )
+
+
+@pytest.mark.parametrize("schedule", sorted(TAKE_MORE))
+def test_schedules_that_take_no_single_micro_batch_say_so(schedule: str):
+    with pytest.raises(PlanError, match="use a number of micro-batches that the stages divide"):
+        pipeline_of(everything, *arguments(), has_aux=True, schedule=schedule, microbatches=1)
 
 
 @pytest.mark.parametrize("schedule", usual(RUN, {"zb-v"}))

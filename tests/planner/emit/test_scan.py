@@ -13,6 +13,7 @@ import pytest
 from planner.common.errors import ArgumentError, PlanError
 from planner.emit.pipeline.scan.classes import classes_of
 from planner.pipeline.cut.opened_loss import opened
+from tests.helpers_exhaustive import usual
 
 from .pipelines import (
     CLIPPED,
@@ -22,7 +23,7 @@ from .pipelines import (
     masked,
     pipeline_of,
 )
-from .test_pipeline import root
+from .test_pipeline import SINGLE, root
 
 # First slot of each stage: two and four stages of equal layers of `everything`.
 HALVES, QUARTERS = (0, 3, 32), (0, 2, 3, 4, 32)
@@ -53,6 +54,14 @@ def test_three_steps_are_those_of_the_unsharded_program(name: str):
     assert_equal_steps(
         everything, *arguments(), has_aux=True, schedule=name, scanned=True, **CASES[name]
     )
+
+
+@pytest.mark.parametrize("name", usual([name for name in SINGLE if name != "zb-v"], {"gpipe"}))
+def test_one_micro_batch_in_two_stages(name: str):
+    assert_equal_steps(
+        everything, *arguments(), has_aux=True, schedule=name, scanned=True, cuts=HALVES,
+        sizes=(2, 2), mesh=(2,), microbatches=1,
+    )  # fmt: skip
 
 
 @pytest.mark.exhaustive

@@ -13,6 +13,7 @@ import optax
 import pytest
 from msgspec import structs
 
+from costmodel import parse_cluster
 from planner.common.options import Options
 from planner.common.request import Request
 from planner.pipeline import search as search_module
@@ -80,6 +81,27 @@ def test_slots_are_counted_in_a_loss_of_micro_batches() -> None:
     assert len(one.slots) != len(two.slots) == search.shares.places[-1]
     assert search.trials.is_able(2)
     assert not search.trials.is_able(1)
+
+
+def test_a_small_step_has_one_micro_batch_and_its_bound_covers_that() -> None:
+    """Where layers take little longer than the start of their kernels, each micro-batch costs."""
+
+    def loss(params: Any, batch: Any) -> Any:
+        x = batch["x"]
+        for w in params:
+            x = jnp.tanh(x @ w)
+        return jnp.mean((x - batch["x"]) ** 2)
+
+    args = [Shape((64, 64), jnp.float32)] * 2, {"x": Shape((16, 64), jnp.float32)}
+    training = Training(loss, args, optax.sgd(0.1), False, 0, "small")
+    machine = parse_cluster("2xa100-40gb")
+    free, one, two = (
+        PipelineSearch(training, Request(machine, Options(baselines=False, microbatches=count)))
+        for count in (None, 1, 2)
+    )
+    free_s, one_s, two_s = (step_of(search, 2) for search in (free, one, two))
+    assert free_s <= one_s < 0.9 * two_s
+    assert 0.0 < free.lower_bound_s(free_s) <= free_s
 
 
 @pytest.mark.slow
