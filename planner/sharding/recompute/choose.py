@@ -163,8 +163,8 @@ def _chosen(
         more = None
         if early is not None:
             more = of_least_work(traced, kept, layers, request, search, seconds_of, early, cutoff_s)
-        variants = _variants(kept, layers, seconds_of, [traced], copy_s, few_first=True)
-        if more is None and early is not None:
+        if more is None and early is not None and recomputes(traced.program):
+            variants = _variants(kept, layers, seconds_of, [traced], copy_s, few_first=True)
             more = of_fastest_roughly(
                 traced, variants, request, search, seconds_of, early, cutoff_s
             )

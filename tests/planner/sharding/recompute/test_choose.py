@@ -24,7 +24,7 @@ from planner.common.request import Request
 from planner.common.stop import Stop
 from planner.sharding.edited import ROUNDING
 from planner.sharding.plan_traced import One, plan_traced
-from planner.sharding.recompute import least_work, roughly
+from planner.sharding.recompute import choose, least_work, roughly
 from planner.sharding.recompute.choose import LEAST_GAIN
 from planner.sharding.recompute.chosen import Chosen
 from planner.sharding.recompute.every_choice import best_of_every
@@ -33,6 +33,7 @@ from planner.sharding.recompute.rough_plans import RoughPlans
 from planner.sharding.recompute.roughly import fastest_roughly, of_fastest_roughly
 from planner.sharding.recompute.saved import layers_of
 from planner.sharding.recompute.variants import Variant, variant_of
+from planner.sharding.variant_plans import VariantPlans
 from planner.training.step_call import StepCall
 
 
@@ -252,6 +253,32 @@ def test_another_choice_where_the_limit_slows_the_program_down() -> None:
     assert late.stop is Stop.TIME_LIMIT
     assert any("recompute: the lower bound" in note for note in late.program.warnings)
     assert "that was looked at before the search ended" in str(late)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_rough_plans_come_first_where_the_program_computes_again(
+    monkeypatch: pytest.MonkeyPatch,
+    again: bool,
+) -> None:
+    """Where it does not, no choice is less work, and making their programs takes long."""
+
+    def step(weights, x):
+        def layer(h, w):
+            return h @ w @ w.T, None
+
+        def loss(weights):
+            body = jax.checkpoint(layer) if again else layer
+            return jnp.mean(jax.lax.scan(body, x, weights)[0] ** 2)
+
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
+
+    args = struct(8, 1024, 1024), struct(4096, 1024)
+    settings = {"cluster": "4xh100", **SETTINGS, "mesh": (4,)}
+    asked: list[bool] = []
+    monkeypatch.setattr(VariantPlans, "roughly", lambda _: asked.append(again))
+    monkeypatch.setattr(choose, "of_least_work", lambda *_: None)
+    plan(step, *args, **settings)
+    assert any(asked) == again
 
 
 def test_a_time_limit_ends_what_improves_a_plan() -> None:
