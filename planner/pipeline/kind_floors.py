@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .stage_units import Unit
-from .unit_bytes import UnitBytes, needed_bytes
+from .unit_bytes import UnitBytes, needed_bytes, on_host
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -53,6 +53,10 @@ class KindFloors:
         if flight not in self._needed:
             self._needed[flight] = needed_bytes(self.units, flight)
         return self._needed[flight]
+
+    def on_host(self) -> KindFloors:
+        """The same where all that is saved may wait in the memory of the host."""
+        return replace(self, units=tuple(on_host(unit) for unit in self.units), _needed={})
 
     def again(self, count: int) -> KindFloors:
         """The same where the whole stage is computed again before its gradients come in.

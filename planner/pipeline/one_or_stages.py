@@ -268,7 +268,7 @@ def _plan_of(
             found = edited_pipeline(found, search)
             found, substitute_s, refused = rewritten_pipeline(found, search)
     best, loss = found.ranked, found.bound.loss
-    others = any(replace(edits, recomputed=None) for edits in found.bound.edits)
+    others = any(replace(edits, recomputed=None, hosted=()) for edits in found.bound.edits)
     edited = found.bound.stages if found.bound.rows or others else ()
     bound = _bound(search, best.step_s, edited)
     stop = Stop.GAP

@@ -90,14 +90,16 @@ class OpenDivisions:
     """The divisions that are left, and their bounds.
 
     schedules: names of those to choose from.
-    stages: numbers of stages to choose from.
+    counts, stages, turns: as of `begin`.
     listed: number of divisions that were begun below the limit; below 0 before `begin`.
     """
 
     candidates: Candidates
     floors: StageFloors
     schedules: tuple[str, ...]
+    counts: Sequence[int] = ()
     stages: Sequence[int] = ()
+    turns: Sequence[tuple[int, Turns]] = ()
     listed: int = -1
     _begun: list[tuple[float, int, Source, Begun | None, int]] = field(
         default_factory=list[tuple[float, int, Source, "Begun | None", int]]
@@ -131,7 +133,8 @@ class OpenDivisions:
             turns: (groups of devices, how stages take turns on them).
             limit_s: step from which on bounds need not be sharp [s].
         """
-        self.stages, self.listed, self._limit_s = stages, 0, limit_s
+        self.counts, self.stages, self.turns = counts, stages, turns
+        self.listed, self._limit_s = 0, limit_s
         for count in counts:
             with suppress(IndivisibleError):
                 chain = Source(count, 0, ONE_EACH)

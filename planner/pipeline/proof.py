@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 
+from ..sharding.search.asked import may_offload
 from .cut.opened_loss import cut_of
 from .divide.candidates import Candidates
 from .divide.dynamic_programme import EXACT, Division
@@ -70,6 +71,22 @@ class Proof:
     opened: list[Open] = field(default_factory=list[Open])
     is_complete: bool = False
     left: float = field(default_factory=lambda: MOST_WORK)
+
+    def of_all(self, limit_s: float) -> Proof:
+        """The same with bounds that hold for stages with values on the host, where these may be.
+
+        Divisions are planned by bounds of stages with nothing there, which tell more apart.
+
+        Args:
+            limit_s: step from which on bounds need not be sharp [s].
+        """
+        planner = self.trials.planner
+        if not may_offload(planner.options, planner.machine):
+            return self
+        floors, own = self.floors.with_hosts(), self.divisions
+        found = Proof(self.trials, self.candidates, floors, left=self.left)
+        found.divisions.begin(own.counts, own.stages, own.turns, limit_s)
+        return found
 
     @cached_property
     def divisions(self) -> OpenDivisions:

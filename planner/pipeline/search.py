@@ -23,7 +23,6 @@ from ..common.errors import IndivisibleError, PlanError
 from ..common.request import OutOfTimeError, Request
 from ..common.units_text import seconds_text
 from ..sharding.held import check_held
-from ..sharding.search.asked import may_offload
 from ..sharding.search.over_meshes import limit_of
 from ..training.training import Training
 from .cut.stage_training_step import StageTrainingStep
@@ -115,7 +114,7 @@ class PipelineSearch:
 
     @cached_property
     def floors(self) -> StageFloors:
-        """Lower bounds of stages."""
+        """Lower bounds of stages with nothing on the host."""
         kinds = tuple(kind for kind in self.kinds if kind != "stage")
         return StageFloors(self.planner, self.shares, sizes(self.machine), kinds)
 
@@ -301,11 +300,7 @@ class PipelineSearch:
             return best
         given, groups = self.options.schedules, group_counts(self.machine, stages)
         turns = [(p, each) for p in groups for each in self._turns]
-        space = self._able, families(given), stages, turns
-        if may_offload(self.options, self.machine):  # bounds that know of hosts tell less apart
-            here = Proof(self.trials, self.candidates, self.floors.on_devices())
-            best = here.run(best, self.below_s, *space)
-        return self.proof.run(best, self.below_s, *space)
+        return self.proof.run(best, self.below_s, self._able, families(given), stages, turns)
 
     def _tried(self, source: Source, one: Division, best_s: float) -> PlannedPipeline | None:
         """The division with its stages planned, unless its estimate rises above the best step."""
@@ -369,11 +364,12 @@ class PipelineSearch:
         if rewritten:
             works.append(sum(self.planner.work_s(stage, chosen) for stage in rewritten))
         least_s = min(works, default=math.inf) / self.machine.num_devices
-        if is_listed:
-            # beyond its least the others do not count
-            least_s = min(least_s, self.proof.lower_bound_s(min(step_s, least_s / (1 - CLOSE))))
         if self.best is not None:
             least_s = min(least_s, least_step_s(self.best, self.trials))
+        if is_listed:
+            # beyond the least of the others it does not count
+            step_s = min(step_s, least_s / (1 - CLOSE))
+            least_s = min(least_s, self.proof.of_all(step_s).lower_bound_s(step_s))
         return least_s if least_s < math.inf else 0.0
 
     def _held_bytes(self) -> int:

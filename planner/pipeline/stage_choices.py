@@ -13,41 +13,22 @@ read them; what a choice saves by not keeping such values is predicted too high.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Generic, TypeVar
 
-from ir import IRError, check, digest
-from ir.trace import Traced
-
-from ..sharding.plan_traced import program_for
 from ..sharding.planned_program import PlannedProgram
-from ..sharding.recompute.choices import choices
 from ..sharding.recompute.choose import SPARE
-from ..sharding.recompute.frontier import SecondsOf, work_s
-from ..sharding.recompute.node_seconds import host_copy_seconds, node_seconds
-from ..sharding.recompute.saved import layers_of
-from ..sharding.recompute.variants import kept_by, variant_of, with_values_on_host
 from ..sharding.search.asked import may_offload
 from .alike_stages import NamedStage
 from .bound_stages import BoundStages
 from .cut.opened_loss import cut_of
-from .cut.replaced import late_inputs, traced_joint, with_program
-from .cut.stage_gradient import Joint
-from .cut.stage_training_step import StageTrainingStep, training_step_of
 from .divide.simulated import ranked
 from .divide.stage_price import StagePrice
 from .stage_edits import StageEdits
-from .stage_hosts import (
-    HostedWay,
-    Recomputation,
-    fewer_here,
-    fewest_moved,
-    hosted_ways,
-    waiting_values,
-)
-from .stages_together import CHOSEN, AllStages, Choice, PlannedChoice, seconds_of
+from .stage_hosts import HostedWay, fewer_here, fewest_moved
+from .stage_works import Choice, StageWork
+from .stages_together import CHOSEN, AllStages, PlannedChoice, seconds_of
 from .trials import PlannedPipeline, Trials
 
 MOST_PLANS = 3  # choices planned for a stage, nothing on the host; steps of 1 to 6 are 0.2 % apart
@@ -55,33 +36,6 @@ MOST_PLANS = 3  # choices planned for a stage, nothing on the host; steps of 1 t
 # than the stage without a choice one may take. The first 16 layers of Llama-3 8B in four stages on
 # 8 A100 with 19 GB take 3.341 s a step with 3, 5 and 8, and with 0.1 and 0.4; 3.350 with 0.
 MOST_HOSTED, SLOWER = 5, 0.1
-T = TypeVar("T")
-
-
-@dataclass
-class _Read(Generic[T]):
-    """What an iterator gives, kept as far as it was read."""
-
-    rest: Iterator[T]
-    made: list[T] = field(default_factory=list[T])
-
-    def __iter__(self) -> Iterator[T]:
-        yield from self.made
-        for one in self.rest:
-            self.made.append(one)
-            yield one
-
-
-@dataclass(frozen=True)
-class _Choices:
-    """The choices of a stage that keeps everything, on some devices.
-
-    works: what is computed again, the least work first.
-    kept: the same as training steps, with the rest on the devices.
-    """
-
-    works: Sequence[Recomputation]
-    kept: _Read[Choice]
 
 
 @dataclass
@@ -90,15 +44,11 @@ class StageChoices:
 
     fits: whether the pipeline fits as it is; else it was planned without a limit of memory, and
         choices are to make it fit, however long they take.
-    choices: of a stage that keeps everything, by its name and devices.
     """
 
     trials: Trials
     pipeline: PlannedPipeline
     fits: bool = True
-    choices: dict[tuple[str, int], _Choices] = field(
-        default_factory=dict[tuple[str, int], "_Choices"]
-    )
 
     def __post_init__(self) -> None:
         self.planner, ranked = self.trials.planner, self.pipeline.ranked
@@ -126,6 +76,8 @@ class StageChoices:
             if key not in known:
                 known[key] = self._found(s, first)
             here, hosted[s] = known[key]
+            if not self.fits and here is None and not hosted[s] and not self._has_room(s):
+                return None
             if here is not None:
                 kept[s] = here
         ways = [before] if self.fits else []
@@ -141,6 +93,11 @@ class StageChoices:
 
     def _as_is(self, s: int) -> tuple[str, StagePrice]:
         return self.shape.recompute[s], self.pipeline.prices[s]
+
+    def _has_room(self, s: int) -> bool:
+        """Whether a stage fits without a choice."""
+        kind, price = self._as_is(s)
+        return price.needed_bytes(kind, self.pipeline.flight[s]) <= self.room_bytes
 
     def _found(self, s: int, stage: NamedStage) -> tuple[PlannedChoice | None, list[PlannedChoice]]:
         """The fastest choice of a stage with nothing on the host, and some with values there.
@@ -159,13 +116,8 @@ class StageChoices:
         kind, known = self.shape.recompute[s], self._of(s, stage)
         return self._fastest(s, (c for c in known.kept if kind != "none" or not c.is_written))
 
-    def _of(self, s: int, stage: NamedStage) -> _Choices:
-        key = stage[1], self.shape.sizes[s]
-        if key not in self.choices:
-            self.planner.say("what stages compute again")
-            works = self._works(stage[0], key[1])
-            self.choices[key] = _Choices(works, _Read(self._choices(stage[0], works)))
-        return self.choices[key]
+    def _of(self, s: int, stage: NamedStage) -> StageWork:
+        return self.trials.works.of(stage, self.shape.microbatches, self.shape.sizes[s])
 
     def _fastest(self, s: int, some: Iterable[Choice]) -> PlannedChoice | None:
         """The fastest of the first choices, if it is faster than the stage is."""
@@ -243,11 +195,7 @@ class StageChoices:
 
     def _planned(self, s: int, stage: NamedStage, way: HostedWay) -> PlannedChoice | None:
         """A way to have values on the host, None if it does not fit or takes far longer."""
-        joint = stage[0].joint
-        late = late_inputs(joint, way.work.variant.traced)
-        variant = with_values_on_host(way.work.variant, way.keys, late)
-        edits = StageEdits(variant.rows or (), variant.hosted)
-        choice = self._made(joint, variant.traced, edits)
+        choice = self._of(s, stage).hosted(way)
         if choice is None:
             return None
         flight, below_s = self.pipeline.flight[s], self._below_s(s) * (1 + SLOWER)
@@ -257,72 +205,16 @@ class StageChoices:
 
     def _ways(self, s: int, stage: NamedStage) -> list[HostedWay]:
         """Ways to have values on the host that may fit and help, the least seconds first."""
-        step, size, flight = stage[0], self.shape.sizes[s], self.pipeline.flight[s]
-        copy_s = host_copy_seconds(self.planner.machine.subset(size))
-        types = step.traced.graph.types
-        held = sum(types[v].nbytes for v in (*step.params, *step.states))
-        works = self._of(s, stage).works
-        some = [(work, waiting_values(work, step.joint)) for work in works]
-        ways = hosted_ways(some, flight, copy_s)
+        size, work = self.shape.sizes[s], self._of(s, stage)
         below_s = self._below_s(s) * (1 + SLOWER) / self.shape.microbatches
         return [
-            way for way in ways
-            if way.least_s < below_s and held + way.here_bytes <= size * self.room_bytes
+            way for way in work.ways(self.pipeline.flight[s])
+            if way.least_s < below_s and work.held_bytes + way.here_bytes <= size * self.room_bytes
         ]  # fmt: skip
-
-    def _works(self, stage: StageTrainingStep, size: int) -> list[Recomputation]:
-        """The choices of a stage that make distinct programs, those of the least work first."""
-        traced = traced_joint(stage.joint)
-        late = late_inputs(stage.joint, traced)
-        kept = kept_by(traced, late)
-        layers = layers_of(kept.program, late)
-        if not any(node.read for layer in layers for node in layer.nodes):
-            return []
-        seen, found = set[str](), list[tuple[float, int, Recomputation]]()
-        for n, values in enumerate(choices(layers, self._seconds_of(kept, size))):
-            variant = variant_of(kept, values, late)
-            key = digest(variant.traced.graph)
-            if key not in seen:
-                seen.add(key)
-                seconds = self._seconds_of(variant.traced, size)
-                work = Recomputation(variant, seconds, work_s(variant.traced, seconds))
-                found.append((work.work_s, n, work))
-        return [work for _, _, work in sorted(found, key=lambda one: one[:2])]
-
-    def _choices(
-        self, stage: StageTrainingStep, works: Sequence[Recomputation]
-    ) -> Iterator[Choice]:
-        """The same as training steps."""
-        written = digest(traced_joint(stage.joint).graph) if works else ""
-        for work in works:
-            again, edits = work.variant.traced, StageEdits(work.variant.rows or ())
-            is_written = digest(again.graph) == written
-            made = self._made(stage.joint, again, edits, is_written=is_written)
-            if made is not None:
-                yield made
-
-    def _seconds_of(self, traced: Traced, size: int) -> SecondsOf:
-        machine = self.planner.machine.subset(size)
-        options = replace(self.planner.options, pins=(), forbidden=())
-        return node_seconds(program_for(traced, options, machine).facts, machine)
-
-    def _made(
-        self, joint: Joint, traced: Traced, edits: StageEdits, *, is_written: bool = False
-    ) -> Choice | None:
-        """A choice as a training step; None if it cannot be one."""
-        try:
-            check(traced.graph, after="choosing what a stage computes again")
-            made = with_program(joint, traced)
-            step = training_step_of(made, self.loss.microbatches, self.planner.training.optimizer)
-        except IRError:
-            return None
-        return Choice(edits, is_written, (step, digest(step.traced.graph)))
 
     def _moved(self, better: PlannedChoice, own: NamedStage) -> PlannedChoice:
         """What is chosen in a stage, in another that is alike."""
-        joint, edits = own[0].joint, better.choice.edits
-        choice = self._made(joint, edits.applied(joint, "a stage"), edits)
-        assert choice is not None
+        choice = self.trials.works.in_stage(better.choice, own, self.shape.microbatches)
         plan, price = better.found
         return PlannedChoice(choice, (self.planner.alike.planned(plan, choice.stage), price))
 

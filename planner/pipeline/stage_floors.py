@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from costmodel import ComputeModel
 
 from ..sharding.cost.least_seconds import border_s, least_each_s
-from ..sharding.search.asked import may_offload
 from .cut.opened_loss import cut_of
 from .cut.stage_training_step import StageTrainingStep
 from .divide.run_costs import Shares
@@ -87,7 +86,7 @@ class StageFloors:
     sizes: devices of the sub-meshes to choose from.
     kinds: kinds of recomputation to choose from, by layer or none; that of a whole stage only adds
         a forward pass.
-    hosts: whether values of stages may wait on the host, if the options allow it.
+    hosts: whether all that stages save may wait in the memory of the host.
     proved: (micro-batches, devices, kind) -> stages that were bounded by the solver.
     passed: the same of stages whose micro-batches were.
     """
@@ -96,7 +95,7 @@ class StageFloors:
     shares: Shares
     sizes: tuple[int, ...]
     kinds: tuple[str, ...]
-    hosts: bool = True
+    hosts: bool = False
     _units: dict[tuple[int, str], Unit] = field(default_factory=dict[tuple[int, str], "Unit"])
     _bytes: dict[tuple[int, str, bool], UnitBytes] = field(
         default_factory=dict[tuple[int, str, bool], UnitBytes]
@@ -126,11 +125,13 @@ class StageFloors:
     )
     _alone_s: dict[object, float] = field(default_factory=dict[object, float])
 
-    def on_devices(self) -> StageFloors:
-        """The same of stages with nothing on the host."""
-        return StageFloors(
-            self.planner, self.shares, self.sizes, self.kinds, hosts=False, _units=self._units
-        )
+    def with_hosts(self) -> StageFloors:
+        """The same of stages with values on the host; what is proved of either holds for both."""
+        kinds = {
+            key: {kind: row.on_host() for kind, row in rows.items() if kind != "stage"}
+            for key, rows in self._kinds.items()
+        }
+        return replace(self, hosts=True, _kinds=kinds, _fits={}, _done={})
 
     @cached_property
     def distinct(self) -> int:
@@ -374,7 +375,6 @@ class StageFloors:
         loss, places = self.planner.loss(count), self.shares.places
         cut, found = cut_of(loss, places, (kind,) * (len(places) - 1)), list[Unit]()
         compute, held = ComputeModel(self.planner.machine), list[UnitBytes]()
-        offloads = self.hosts and may_offload(self.planner.options, self.planner.machine)
         for k, is_shared in enumerate(shared):
             stage, name = self.planner.told(loss, cut, k, ("between", k, kind))
             if (count, name) not in self._units:
@@ -388,5 +388,5 @@ class StageFloors:
                 facts = self.planner.searched(stage, name).facts
                 self._bytes[key] = bytes_of(stage, facts, is_shared=is_shared)
             own = self._bytes[key]
-            held.append(on_host(own) if offloads else own)
+            held.append(on_host(own) if self.hosts else own)
         return found, held

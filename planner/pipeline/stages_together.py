@@ -9,29 +9,14 @@ from itertools import accumulate
 
 from costmodel import Cluster
 
-from .alike_stages import NamedStage
 from .divide.simulated import PipelineShape, Ranked, ranked
 from .divide.stage_price import StagePrice
-from .stage_edits import StageEdits
 from .stage_hosts import HostRoom
 from .stage_planner import StageFound
+from .stage_works import Choice
 from .trials import PlannedPipeline
 
 CHOSEN = "chosen"  # the kind of recomputation of a stage with a choice
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A choice in a stage.
-
-    edits: what is computed again, and what of the rest waits on the host.
-    is_written: whether that is the stage as the program is written.
-    stage: the stage with it, and the digest of its program.
-    """
-
-    edits: StageEdits
-    is_written: bool
-    stage: NamedStage
 
 
 @dataclass(frozen=True)

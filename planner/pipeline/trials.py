@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ..common.errors import IndivisibleError
 from ..sharding.planned_program import PlannedProgram
@@ -18,6 +19,7 @@ from .divide.stage_bounds import Known, StageBounds, StageKind
 from .divide.stage_price import StagePrice
 from .schedule import IN_FLIGHT
 from .stage_planner import StageError, StageFound, StagePlanner
+from .stage_works import StageWorks
 
 WORTH = 3e-3  # a stage is planned with more mesh axes if the step may become this share faster
 
@@ -59,6 +61,11 @@ class Trials:
     divisions: list[Division] = field(default_factory=list[Division])
     planned: dict[object, PlannedPipeline] = field(default_factory=dict[object, PlannedPipeline])
     best: PlannedPipeline | None = None
+
+    @cached_property
+    def works(self) -> StageWorks:
+        """What stages may compute again and send to the host."""
+        return StageWorks(self.planner)
 
     def is_able(self, count: int) -> bool:
         """Whether the loss can be computed in `count` micro-batches, by the slots of the search.

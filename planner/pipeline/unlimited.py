@@ -65,7 +65,7 @@ class Unlimited:
         run = found.ranked
         if not self._may_choose or run.worst_bytes <= SPARE * self.trials.planner.limit_bytes:
             return found
-        other = self._chosen(run.shape.microbatches, stages)
+        other = self._chosen(run.shape.microbatches, stages, run.step_s)
         return found if other is None or other.ranked.step_s >= run.step_s else other
 
     @property
@@ -93,12 +93,19 @@ class Unlimited:
         places = tuple(self.trials.shares.places[j] for j in one.places)
         return (count, places, one.sizes, one.turns) in self.trials.planned
 
-    def _chosen(self, count: int, stages: Sequence[int]) -> PlannedPipeline | None:
-        """The division with the least estimate, if it fits by choices alone."""
+    def _chosen(
+        self, count: int, stages: Sequence[int], below_s: float = math.inf
+    ) -> PlannedPipeline | None:
+        """The division with the least estimate, if it fits by choices alone.
+
+        None too if it takes `below_s` or more with all memory that it asks for.
+        """
         one = self._least(count, stages)
         if one is None or {*one.recompute} != {NONE} or self._is_planned(count, one):
             return None
         planner = self.trials.planner
         free = Trials(replace(planner, limit_bytes=AMPLE), self.trials.shares, self._bounds)
         base = free.trial(count, one, self.family)
-        return None if base is None else StageChoices(self.trials, base, fits=False).run()
+        if base is None or base.ranked.step_s >= below_s:
+            return None
+        return StageChoices(self.trials, base, fits=False).run()

@@ -26,7 +26,7 @@ from planner.common.errors import PlanError
 from planner.common.options import Options
 from planner.common.request import Request
 from planner.files.plan_file import PlanFile
-from planner.pipeline import other_divisions, stage_choices
+from planner.pipeline import other_divisions, stage_works
 from planner.pipeline.check_plan import check_plan
 from planner.pipeline.cut.opened_loss import cut_of, opened
 from planner.pipeline.cut.replaced import late_inputs, traced_joint
@@ -161,13 +161,43 @@ def test_stages_with_values_on_the_host_need_no_less_than_their_bounds_say() -> 
     for s, (stage, program) in enumerate(zip(stages, found.file.members, strict=True)):
         run, size = tuple(map(places.index, stage.layers)), stage.devices[1] - stage.devices[0]
         if program.hosted:
-            floors, fits = search.floors.of_kind(4, size, "none", len(stages) - s, 1)
+            here, _ = search.floors.of_kind(4, size, "none", len(stages) - s, 1)
+            away = search.floors.with_hosts()
+            floors, fits = away.of_kind(4, size, "none", len(stages) - s, 1)
             needed = floors.needed_bytes(len(stages) - s)[run]
             assert 0.0 < needed <= size * stage.peak_bytes * (1 + 1e-9)
             assert fits[run]
-            here = search.floors.on_devices()
-            floors_here, _ = here.of_kind(4, size, "none", len(stages) - s, 1)
-            assert floors_here.needed_bytes(len(stages) - s)[run] > needed
+            assert here.needed_bytes(len(stages) - s)[run] > needed
+
+
+def test_bounds_that_know_of_hosts_have_what_was_proved_without_them() -> None:
+    """And are those of more stages, so that they are no higher; what they prove holds for both."""
+    options = Options(memory_bytes=int(0.8 * free().peak_bytes), schedules=("1f1b",))
+    training = Training(masked, arguments(batch=64), SGD, True, 0, "step")
+    search = PipelineSearch(training, Request(MACHINE, options))
+    found = search.run(2)
+    assert found is not None
+    step_s = found.ranked.step_s
+    proof, left = search.proof, search.proof.left
+    assert proof.is_complete
+    away = proof.of_all(step_s)
+    more = 0
+    for count, size in ((2, 2), (4, 2), (8, 1)):
+        for kind in search.floors.kinds:
+            own, own_fits = search.floors.of_kind(count, size, kind, 2, 1)
+            other, fits = away.floors.of_kind(count, size, kind, 2, 1)
+            assert (own.step_s == other.step_s).all()
+            assert not (own_fits & ~fits).any()
+            more += int((fits & ~own_fits).sum())
+    assert more > 0
+    known = {key: set(runs) for key, runs in search.floors.passed.items()}
+    bound_s = away.lower_bound_s(step_s)
+    assert bound_s <= min(step_s, search.proof.lower_bound_s(step_s))
+    assert search.floors.passed is away.floors.passed
+    assert all(runs <= search.floors.passed[key] for key, runs in known.items())
+    assert bound_s >= 0.9 * search.lower_bound_s(step_s) > 0.0
+    assert not away.prices  # no stage was planned
+    assert proof.left == left
 
 
 @pytest.mark.parametrize("offload", ["auto", "never"])
@@ -181,7 +211,7 @@ def test_less_memory_is_never_faster(offload: str) -> None:
 def test_without_offload_nothing_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a machine with a link to its hosts has the plan of one without."""
     limit = int(0.8 * free().peak_bytes)
-    monkeypatch.setattr(stage_choices, "hosted_ways", None)
+    monkeypatch.setattr(stage_works, "hosted_ways", None)
     here = planned(memory_bytes=limit, offload="never").file
     bare = planned(memory_bytes=limit, cluster=slow_machine()).file
     same = {"cluster": {}}

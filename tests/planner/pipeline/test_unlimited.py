@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -12,6 +13,9 @@ import pytest
 
 from planner import plan
 from planner.common.errors import PlanError
+from planner.pipeline import unlimited
+from planner.pipeline.stage_choices import StageChoices
+from planner.pipeline.unlimited import Unlimited
 from tests.planner.emit.pipelines import arguments, masked
 from tests.planner.programs import linked, slow_machine
 
@@ -41,6 +45,43 @@ def test_a_pipeline_that_fits_only_with_values_on_the_host_is_found() -> None:
     assert all(program.hosted for program in found.file.members)
     assert found.file.joined.lower_bound_s <= found.file.joined.step_s
     assert_trains(found, SGD, args=arguments(16, batch=4096))
+
+
+@pytest.mark.parametrize(("below_s", "asked"), [(math.inf, True), (0.0, False)])
+def test_no_choices_are_made_in_a_division_that_is_slower_with_all_memory(
+    below_s: float, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[StageChoices]()
+    monkeypatch.setattr(unlimited, "StageChoices", noted(seen))
+    own = Unlimited._chosen
+    monkeypatch.setattr(
+        Unlimited, "_chosen", lambda one, count, stages, _: own(one, count, stages, below_s)
+    )
+    assert planned.__wrapped__(ROOMY[0]).file.joined.step_s > 0.0
+    assert bool(seen) == asked
+
+
+def test_a_stage_that_fits_in_no_way_ends_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, stages = list[StageChoices](), list[int]()
+    monkeypatch.setattr(unlimited, "StageChoices", noted(seen))
+    own = StageChoices._found
+    monkeypatch.setattr(
+        StageChoices, "_found", lambda one, s, stage: stages.append(s) or own(one, s, stage)
+    )
+    with pytest.raises(PlanError, match="does not fit"):
+        planned.__wrapped__(TIGHT // 2)
+    assert seen
+    assert len(stages) == len(seen)  # of two
+
+
+def noted(seen: list[StageChoices]) -> Any:
+    """`StageChoices`, all of which are noted."""
+
+    def made(*args: Any, **settings: Any) -> StageChoices:
+        seen.append(StageChoices(*args, **settings))
+        return seen[-1]
+
+    return made
 
 
 @pytest.mark.exhaustive
