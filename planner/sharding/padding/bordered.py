@@ -19,7 +19,7 @@ from fractions import Fraction
 from ir import Literal, Node, TensorType, fields, ints, whole_number
 from ir.analysis import FlatOp
 
-from .candidates import MOST_WASTE, Class, classes_of, padded_size, products
+from .candidates import MOST_WASTE, Class, classes_of, padded_size, products, whole_in_products
 from .classified import Classified, Sizes
 from .moving import MOVING, edges_of, is_setting
 from .rules import CUMULATIVE
@@ -44,13 +44,13 @@ class Group:
 
     one, size: the class from which sizes follow, and its padded size.
     parts: of which padded sizes are multiples.
-    members: numbers of the classes.
+    growth: class -> its padded size, over that without.
     """
 
     one: Class
     size: int
     parts: int
-    members: frozenset[int]
+    growth: Mapping[int, float]
 
 
 @dataclass
@@ -73,10 +73,11 @@ class Borders:
 
     def alone(self, devices: int) -> set[int]:
         """Classes of no product whose sizes do not divide: they may be a group by themselves."""
-        split = {c for _, classes in products(self.known) for c in classes}
+        products_have = {c for _, classes in products(self.known) for c in classes}
+        products_have |= whole_in_products(self.known)
         return {
             c for c, one in self.classes.items()
-            if c not in split and padded_size(one.size, devices) is not None
+            if c not in products_have and padded_size(one.size, devices) is not None
         }  # fmt: skip
 
     def _moves(self) -> bool:
@@ -117,7 +118,8 @@ class Borders:
                 members = self.sizes(c, size, parts)
                 if len(members) >= least and taken.isdisjoint(members):
                     taken |= members.keys()
-                    found.append(Group(self.classes[c], size, parts, frozenset(members)))
+                    growth = {k: more / n for k, (n, more) in members.items()}
+                    found.append(Group(self.classes[c], size, parts, growth))
         return found
 
     def _best(self, start: int, devices: int, least: int) -> tuple[int, int]:

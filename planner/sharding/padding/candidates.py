@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ir import Literal
+
 from .classified import Classified, Padding, Sizes
 from .rules import PRODUCTS
 
@@ -55,6 +57,18 @@ def products(known: Classified) -> Iterator[tuple[int, set[int]]]:
             spec = known.specs.of(op)
             able = (name for name in spec.names if spec.can_split(name))
             yield i, {known.classes.of_factor(i, name) for name in able}
+
+
+def whole_in_products(known: Classified) -> set[int]:
+    """Classes of dimensions that some product cannot split, such as a window that slides."""
+    found, flat = set[int](), known.flat
+    for i, names in products(known):
+        op = flat.ops[i]
+        for v in (*op.inputs, *op.outputs):
+            if not isinstance(v, Literal):
+                rank = flat.values[v].type.rank
+                found |= {known.classes.of_dim(v, d) for d in range(rank)} - names
+    return found
 
 
 def padded_size(size: int, devices: int) -> int | None:

@@ -11,12 +11,12 @@ known one; where that is faster, it is planned as every program is, and kept if 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
-from ir import Literal
 from ir.analysis import Place
 from ir.trace import Traced
 
@@ -24,7 +24,7 @@ from ...common.errors import PlanError
 from ...files.program_plan import PaddedRow
 from ..search.context import Candidate
 from .bordered import Borders, Group
-from .candidates import Class, classes_of, padded_size, products
+from .candidates import Class, classes_of, padded_size, products, whole_in_products
 from .classified import Classified
 from .edit import padded
 from .moving import MOVING
@@ -32,6 +32,7 @@ from .moving import MOVING
 # Share of the step that padding must save. Not measured.
 WORTH = 0.01
 MOST_ROUGH = 3  # classes that have a rough plan
+Alike = tuple[str, int, int, int]  # what it may save, size, padded size and parts
 
 
 class Found(Protocol):
@@ -80,9 +81,14 @@ def choose(
     if divides and not any(op.node.op in MOVING for op in flat.ops):
         return None
     step_s = least_s = best.account.step_s
-    program, rows = traced, tuple[PaddedRow, ...]()
-    for one, size, parts in _worth_a_try(Classified(traced.graph), best, devices)[:MOST_ROUGH]:
-        known = Classified(program.graph)
+    program, rows, refused = traced, tuple[PaddedRow, ...](), set[Alike]()
+    tried = 0
+    for one, size, parts, alike in _worth_a_try(Classified(traced.graph), best, devices):
+        if alike in refused:
+            continue
+        if tried == MOST_ROUGH:
+            break
+        known, tried = Classified(program.graph), tried + 1
         here = next((c for c in classes_of(known) if _same(c, one)), None)
         if here is None:
             continue
@@ -94,6 +100,9 @@ def choose(
             place, number, dim = here.at
             rows = (*rows, PaddedRow(place, number, dim, here.size, size, parts))
             program, least_s = variant, found_s
+            refused.clear()
+        else:
+            refused.add(alike)
     if not rows:
         return None
     try:
@@ -110,8 +119,13 @@ def _same(a: Class, b: Class) -> bool:
     return a.at == b.at and a.size == b.size
 
 
-def _worth_a_try(known: Classified, best: Candidate, devices: int) -> list[tuple[Class, int, int]]:
-    """Classes whose padding may save something, with sizes and parts, what saves most first."""
+def _worth_a_try(
+    known: Classified, best: Candidate, devices: int
+) -> list[tuple[Class, int, int, Alike]]:
+    """Classes whose padding may save something, with sizes and parts, what saves most first.
+
+    Those that are alike, as height and width of an image, have the same last entry.
+    """
     sizes = [(one, padded_size(one.size, devices)) for one in classes_of(known)]
     saved = _saved_at_most(known, best, devices, {c.number: s / c.size for c, s in sizes if s})
     least_s = WORTH * best.account.step_s
@@ -120,7 +134,10 @@ def _worth_a_try(known: Classified, best: Candidate, devices: int) -> list[tuple
     for group, gain_s in zip(groups, _saved_by(known, best, devices, groups), strict=True):
         worth.append((gain_s, group.one, group.size, group.parts))
     order = sorted(worth, key=lambda row: -row[0])
-    return [(one, size, parts) for gain_s, one, size, parts in order if gain_s > least_s]
+    return [
+        (one, size, parts, (f"{gain_s:.9e}", one.size, size, parts))
+        for gain_s, one, size, parts in order if gain_s > least_s
+    ]  # fmt: skip
 
 
 def _saved_by(
@@ -129,22 +146,25 @@ def _saved_by(
     """Seconds of a step that padding each group may save at most, as a rule.
 
     All ops with one of its dimensions count, as most that move elements are no products: what they
-    take beyond an even share of all devices, and their part of the communication that compute
-    waits for, of all ops that are not split over all devices.
+    take beyond the padded op on all devices, which is less than nothing where they are split over
+    all of them as it is; and their part of the communication that compute waits for, of all ops
+    that are not split over all devices.
     """
     if not groups:
         return []
     total_s, saved, whole = 0.0, [0.0] * len(groups), [0.0] * len(groups)
     for i, op in enumerate(known.flat.ops):
         seconds, ways = best.op_s(op.place), _ways(best, op.place)
-        if seconds is None or ways == devices:
+        if seconds is None:
             continue
-        total_s += seconds
+        total_s += seconds if ways < devices else 0.0
         classes = {known.classes.of_factor(i, name) for name in known.specs.of(op).names}
         for k, group in enumerate(groups):
-            if not classes.isdisjoint(group.members):
-                whole[k] += seconds
-                saved[k] += seconds * (1 - ways / devices)
+            if classes.isdisjoint(group.growth):
+                continue
+            growth = math.prod(group.growth.get(c, 1.0) for c in classes)
+            whole[k] += seconds if ways < devices else 0.0
+            saved[k] += seconds * (1 - growth * ways / devices)
     exposed_s = best.account.exposed_s
     return [
         gain_s + (exposed_s * part_s / total_s if total_s else 0.0)
@@ -173,7 +193,7 @@ def _saved_at_most(
             saved[name] += seconds - max(launch_s, seconds * ways * growth[name] / devices)
         of_products |= names
     waits_s = _waits_s(known, best)
-    for name in growth.keys() & of_products - _whole_in_products(known):
+    for name in growth.keys() & of_products - whole_in_products(known):
         saved[name] += waits_s[name]
     return saved
 
@@ -183,18 +203,6 @@ def _ways(best: Candidate, place: Place) -> int:
     roles = best.decisions.ops.get(place, ())
     split = zip(best.mesh.names, roles, strict=True) if roles else ()
     return best.mesh.product(tuple(axis for axis, r in split if r and r[0] != "@"))
-
-
-def _whole_in_products(known: Classified) -> set[int]:
-    """Classes of dimensions that some product cannot split, such as a window that slides."""
-    found, flat = set[int](), known.flat
-    for i, names in products(known):
-        op = flat.ops[i]
-        for v in (*op.inputs, *op.outputs):
-            if not isinstance(v, Literal):
-                rank = flat.values[v].type.rank
-                found |= {known.classes.of_dim(v, d) for d in range(rank)} - names
-    return found
 
 
 def _waits_s(known: Classified, best: Candidate) -> defaultdict[int, float]:

@@ -17,7 +17,10 @@ from ir import TensorType
 from ir.evaluate import plain_program
 from ir.trace import trace
 from planner import PlanError, load, plan
+from planner.sharding.padding import choose
+from planner.sharding.padding.bordered import Borders
 from planner.sharding.padding.candidates import MOST_WASTE, classes_of, padded_size, products
+from planner.sharding.padding.choose import _saved_by
 from planner.sharding.padding.classified import Classified
 from planner.sharding.padding.edit import padded
 from planner.sharding.recompute.rough_plans import RoughPlans
@@ -144,6 +147,51 @@ def test_images_whose_batch_is_split_over_all_devices_are_not_padded(
     found = plan(images, kernels, x, cluster="8xh100", baselines=False, recompute="written")
     assert found.program.exposed_s > 0.1 * found.step_s  # of gradients of kernels
     assert not tried
+
+
+def halved(kernels: Any, x: Any) -> Any:
+    """A step of convolutions that halve images."""
+
+    def loss(kernels: Any) -> Any:
+        y = x
+        for kernel in kernels:
+            y = jax.nn.relu(jax.lax.conv_general_dilated(
+                y, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            ))  # fmt: skip
+        return (y**2).mean()
+
+    return jax.tree.map(lambda w, g: w - 0.1 * g, kernels, jax.grad(loss)(kernels))
+
+
+HALVED = [jax.ShapeDtypeStruct((3, 3, 512, 512), jnp.float32)] * 2
+
+
+@pytest.mark.parametrize("images", [2, 8])
+def test_height_and_width_are_tried_once_where_they_may_gain(
+    monkeypatch: pytest.MonkeyPatch, images: int
+) -> None:
+    """Images over all devices would only be larger; of what is alike, one is refused for both."""
+    tried: list[Any] = []
+    gains: list[float] = []
+
+    def saved_by(*args: Any) -> list[float]:
+        gains.extend(_saved_by(*args))
+        return gains
+
+    monkeypatch.setattr(RoughPlans, "step_s", lambda *args: tried.append(args) or float("inf"))
+    monkeypatch.setattr(choose, "_saved_by", saved_by)
+    x = jax.ShapeDtypeStruct((images, 28, 28, 512), jnp.float32)
+    plan(halved, HALVED, x, cluster="8xh100", baselines=False, recompute="written")
+    height, width = gains
+    assert height == pytest.approx(width)
+    assert (height > 0.0) == (images < 8)
+    assert len(tried) == (height > 0.0)
+
+
+def test_windows_of_kernels_are_no_group() -> None:
+    x = jax.ShapeDtypeStruct((1, 28, 28, 512), jnp.float32)
+    known = Classified(trace(halved, HALVED, x, roles=("parameter", "batch")).graph)
+    assert sorted(group.one.size for group in Borders(known).groups(8)) == [28, 28]
 
 
 def test_images_that_windows_make_smaller_are_padded() -> None:
