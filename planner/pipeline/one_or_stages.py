@@ -18,7 +18,7 @@ from ..common.errors import HeldError, PlanError
 from ..common.interruption import ADVICE
 from ..common.options import Options
 from ..common.request import OutOfTimeError, Request
-from ..common.stop import PART, PROVED, Stop
+from ..common.stop import NO_STAGES, PART, PROVED, Stop
 from ..files.plan_file import ONE_PROGRAM, Pipeline, file_of
 from ..files.program_plan import BaselineRow, ProgramPlan, fits
 from ..sharding.fewest_microbatches import (
@@ -110,8 +110,7 @@ def _pinned_inside(training: Training, options: Options) -> str:
 def _one_if_it_fits(search: PipelineSearch, request: Request) -> Planned:
     """Plans one program, or a pipeline if it does not fit: all devices share a fast network."""
     try:
-        plan = fewest_or_faster(search.training, request)
-        return in_one_program(with_more(search.training, request, plan))
+        plan = with_more(search.training, request, fewest_or_faster(search.training, request))
     except PlanError as error:
         if error.kind != "does-not-fit" or _pinned_inside(search.training, request.options):
             raise
@@ -128,6 +127,10 @@ def _one_if_it_fits(search: PipelineSearch, request: Request) -> Planned:
         if found is None:
             raise _and_no_pipeline(error, why) from error
         return _plan_of(found, search, error.message)
+    if request.machine.num_devices == 1:  # of which no pipeline can be made
+        return in_one_program(plan)
+    notes = (*plan.program.warnings, NO_STAGES)
+    return in_one_program(replace(plan, program=structs.replace(plan.program, warnings=notes)))
 
 
 def _and_no_pipeline(error: PlanError, why: str) -> PlanError:

@@ -18,7 +18,7 @@ import planner
 from planner import ArgumentError, load, plan
 from planner.common.errors import PlanError
 from planner.common.request import Request
-from planner.common.stop import PROVED, Stop
+from planner.common.stop import NO_STAGES, PROVED, Stop
 from planner.pipeline.divide.run_costs import RECOMPUTE
 from planner.pipeline.stage_choices import CHOSEN
 from tests.planner.emit.pipelines import CLIPPED, arguments, everything, three_steps
@@ -237,6 +237,22 @@ def test_a_pipeline_is_chosen_where_the_network_is_slow():
     assert auto.file.joined.no_single == ""
     assert "  one program " in str(auto)
     assert single.step_s <= auto.baselines["one program"].step_s <= single.step_s * 1.01
+
+
+@pytest.mark.parametrize(("count", "pipeline", "said"), [
+    (4, "auto", True), (4, "off", False), (1, "auto", False),
+])  # fmt: skip
+def test_one_program_on_one_island_says_that_pipelines_were_not_searched(
+    count: int, pipeline: str, said: bool
+) -> None:
+    shape = jax.ShapeDtypeStruct
+    params = {"w": [shape((32, 64), jnp.float32)] * 2, "v": [shape((64, 32), jnp.float32)] * 2}
+    found = plan(
+        chained, params, {"x": shape((64, 32), jnp.float32)}, cluster=slow_machine(count),
+        optimizer=CLIPPED, pipeline=pipeline, baselines=False, substitutions=False,
+    )  # fmt: skip
+    assert (NO_STAGES in found.warnings) == said
+    assert ("in one program is faster" in str(found)) == said
 
 
 @pytest.mark.exhaustive
