@@ -13,7 +13,6 @@ orders the choices that may fit; those that are planned have the prices of `host
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -24,7 +23,7 @@ from ir.analysis import Place
 from ..sharding.host_limit import host_limit_of
 from ..sharding.recompute.frontier import SecondsOf
 from ..sharding.recompute.hosted import stacked_values
-from ..sharding.recompute.hosted_written import written_classes
+from ..sharding.recompute.hosted_written import behind_the_first, written_classes
 from ..sharding.recompute.saved import Key
 from ..sharding.recompute.variants import Variant
 from .cut.forward_backward import Split, split
@@ -103,15 +102,11 @@ def waiting_values(work: Recomputation, joint: Joint) -> list[Waiting]:
         program, outputs[:gives], outputs[gives : gives + sent], outputs[gives + sent :], late
     )
     saved = {v for v in parts.saved if v not in outputs[:gives]}
-    classes = [one for one in written_classes(program, saved, late) if len(one.numbers) > 1]
-    if classes:
-        layers = len(classes[0].numbers)  # of the class with the most bytes
-        passes = _seconds_of_passes(parts, seconds)
-        for one in classes:
-            first = math.ceil(len(one.numbers) / layers)
-            keys = tuple(((), v) for v in one.numbers[first:])
-            if keys:
-                found.append(Waiting(keys, len(keys) * one.nbytes, first * one.nbytes, passes))
+    classes = behind_the_first(written_classes(program, saved, late))
+    passes = _seconds_of_passes(parts, seconds)
+    for one, first in classes:
+        keys = tuple(((), v) for v in one.numbers)
+        found.append(Waiting(keys, len(keys) * one.nbytes, first * one.nbytes, passes))
     return sorted(found, key=lambda one: (-one.nbytes, one.keys))
 
 

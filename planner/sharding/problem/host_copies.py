@@ -10,9 +10,9 @@ seconds of compute beside it
 Copies of one body and direction share its compute C in proportion to their bytes, so that L is the
 least of C b / sum b and of the compute that neither leads to the copy nor follows from it.
 
-The two passes of a stage are programs of their own. In its micro-batch, values that no loop makes
-come back in regions that hold nothing else; a copy to the host then has the compute before the
-first of these beside it, and a copy back the compute behind.
+Values that no loop makes come back in regions that hold nothing else. The two passes of a stage are
+programs of their own, and in one program the first of these regions waits for all that is sent; so
+a copy to the host has the compute before that beside it, and a copy back the compute behind.
 
 Source: XLA, xla/service/latency_hiding_scheduler.cc: copies to and from the host are asynchronous,
 and are started as early and awaited as late as their operands and readers allow.

@@ -7,7 +7,7 @@ of the bounds of all choices is a bound for these choices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
@@ -29,7 +29,15 @@ from .least_work import WORTH, Early, of_least_work
 from .passes import differentiates
 from .roughly import fastest_roughly, of_fastest_roughly, uninterrupted
 from .saved import Layer, layers_of
-from .variants import Variant, hosted_variants, kept_by, variant_of, with_states
+from .variants import (
+    Rows,
+    Variant,
+    hosted_variants,
+    kept_by,
+    may_wait,
+    variant_of,
+    with_states,
+)
 
 # Share of the memory limit below which a plan counts as not slowed down by it; not measured.
 SPARE = 0.5
@@ -154,8 +162,13 @@ def _chosen(
     wish = request.options.recompute
     if wish == "written" or not differentiates(traced.program):
         return _only(Variant(traced), search, cutoff_s)
-    kept = kept_by(traced)
+    kept, settled = kept_by(traced), set[Rows | None]()
     layers = layers_of(kept.program)
+
+    def variants_of(without: Sequence[Traced], *, few_first: bool) -> Iterator[Variant]:
+        settled.clear()
+        return _variants(kept, layers, seconds_of, without, copy_s, settled, few_first=few_first)
+
     if wish in KINDS:
         return _only(variant_of(kept, chosen_by_kind(layers, wish)), search, cutoff_s)
     refused = None
@@ -164,32 +177,30 @@ def _chosen(
         if early is not None:
             more = of_least_work(traced, kept, layers, request, search, seconds_of, early, cutoff_s)
         if more is None and early is not None and recomputes(traced.program):
-            variants = _variants(kept, layers, seconds_of, [traced], copy_s, few_first=True)
+            variants = variants_of([traced], few_first=True)
             more = of_fastest_roughly(
-                traced, variants, request, search, seconds_of, early, cutoff_s
+                traced, variants, request, search, seconds_of, early, cutoff_s, settled
             )
         if more is not None:
             return replace(more, notes=(PART,))
-        variants = _variants(kept, layers, seconds_of, [traced], copy_s, few_first=True)
-        found = _written(traced, variants, request, search, seconds_of, rough, cutoff_s)
+        variants = variants_of([traced], few_first=True)
+        found = _written(traced, variants, request, search, seconds_of, rough, cutoff_s, settled)
         if isinstance(found, Chosen):
             return found
         refused = found
-    variants = _variants(
-        kept, layers, seconds_of, [traced] if refused else [], copy_s, few_first=refused is None
-    )
+    variants = variants_of([traced] if refused else [], few_first=refused is None)
     others = [] if refused else [Variant(traced)] if recomputes(traced.program) else []
     each = recomputable(layers)
 
     def first() -> Chosen[T]:
-        return _best(chain(others, variants), request, search, cutoff_s, refused)
+        return _best(chain(others, variants), request, search, cutoff_s, refused, settled)
 
     roughly = EVERY_CHOICE_OF < len(each) <= ROUGHLY_EVERY_OF
     best = (
         best_of_every(first, kept, each, rough, request, search, cutoff_s) if roughly else first()
     )
     every = len(each) <= EVERY_CHOICE_OF and not request.over
-    every = every and (copy_s is None or not any(layer.loop for layer in layers))
+    every = every and (copy_s is None or not may_wait(kept.program))  # not all sets of values do
     return best if every else replace(best, notes=(PART,))
 
 
@@ -211,7 +222,7 @@ def every_variant(
         return None  # any of them may be planned
     loops = [layer for layer in layers if layer.loop]  # alone, as of `of_least_work`
     some = [layers] if len(loops) in (0, len(layers)) else [layers, loops]
-    every = (_variants(kept, one, seconds_of, [traced], None, few_first=True) for one in some)
+    every = (_variants(kept, one, seconds_of, [traced], None, (), few_first=True) for one in some)
     return chain((Variant(traced),), *every)
 
 
@@ -223,6 +234,7 @@ def _written(
     seconds_of: Callable[[Traced], SecondsOf],
     rough: Callable[[T], Rough],
     cutoff_s: float,
+    settled: set[Rows | None],
 ) -> Chosen[T] | PlanError:
     """As `_where_memory_slows`; the error of the program as written if it does not fit."""
     try:
@@ -232,7 +244,7 @@ def _written(
             raise
         return error
     try:
-        return _where_memory_slows(written, variants, request, search, seconds_of, rough)
+        return _where_memory_slows(written, variants, request, search, seconds_of, rough, settled)
     except KeyboardInterrupt:
         if not request.interruption.kept(found=True):
             raise
@@ -251,6 +263,7 @@ def _where_memory_slows(
     search: Callable[[Variant, float], T],
     seconds_of: Callable[[Traced], SecondsOf],
     rough: Callable[[T], Rough],
+    settled: set[Rows | None],
 ) -> Chosen[T]:
     """The plan of the program as written, or a faster one if the memory limit makes it slower."""
     if request.over:
@@ -260,7 +273,7 @@ def _where_memory_slows(
     if saving_s <= WORTH * step_s:
         return written
     best = fastest_roughly(
-        written.variant.traced, variants, step_s, saving_s, quick, request, seconds_of
+        written.variant.traced, variants, step_s, saving_s, quick, request, seconds_of, settled
     )
     if best is None or request.over:
         return replace(written, notes=(PART,))
@@ -280,10 +293,12 @@ def _best(
     search: Callable[[Variant, float], T],
     cutoff_s: float,
     refused: PlanError | None,
+    settled: set[Rows | None],
 ) -> Chosen[T]:
     """The fastest variant that fits.
 
     refused: why the program as it is written does not fit, if that is known.
+    settled: as of `_variants`; gets the choices that fit, or are no faster.
     """
     best: Chosen[T] | None = None
     beaten: PlanError | None = None
@@ -296,6 +311,7 @@ def _best(
             found = search(variant, limit)
         except PlanError as error:
             if error.kind == "not-faster":
+                settled.add(variant.rows)
                 beaten = error
                 bounds.append(limit * (1 - LEAST_GAIN))
             elif error.kind != "does-not-fit":
@@ -307,6 +323,7 @@ def _best(
             if not request.interruption.kept(found=best is not None):
                 raise
             break
+        settled.add(variant.rows)
         bounds.append(found.bound_s)
         if best is None or found.step_s < best.found.step_s:
             best = Chosen(variant, found, found.bound_s)
@@ -335,6 +352,7 @@ def _variants(
     seconds_of: Callable[[Traced], SecondsOf],
     without: Sequence[Traced],
     copy_s: Callable[[float], float] | None,
+    settled: Collection[Rows | None],
     *,
     few_first: bool,
 ) -> Iterator[Variant]:
@@ -346,21 +364,24 @@ def _variants(
         seconds_of: seconds of the nodes of a program.
         without: programs that have been planned.
         copy_s: as of `choose`.
+        settled: choices that need nothing on the host, as far as that is known when it is asked.
         few_first: those that compute least again come first, else last: where memory is short,
             these take longest to plan, least if a faster plan is known.
 
     Where values may wait on the host, each choice is planned as well with as much there as its
-    copies have compute beside them; the first and the last choice also with all that loops stack
-    up.
+    copies have compute beside them; the first and the last choice also with all that may. Where all
+    layers are written out, that is done for choices alone that do not fit without.
     """
     found = choices(layers, seconds_of(kept))
     seen = {digest(one.graph) for one in without}
-    ends = found[0], found[-1]
+    ends, looped = (found[0], found[-1]), any(layer.loop for layer in layers)
     for values in found if few_first else found[::-1]:
         variant = variant_of(kept, values)
-        hosted = iter(()) if copy_s is None else hosted_variants(variant, seconds_of, copy_s)
-        for one in (variant, *islice(hosted, None if values in ends else 1)):
+        more = iter(()) if copy_s is None else hosted_variants(variant, seconds_of, copy_s)
+        for one in chain((variant,), islice(more, None if values in ends else 1)):
             name = digest(one.traced.graph)
             if name not in seen:
                 seen.add(name)
                 yield one
+            if not looped and variant.rows in settled:
+                break

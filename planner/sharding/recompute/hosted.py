@@ -8,13 +8,12 @@ has the compute of a whole iteration beside it, and two slices are on the device
     backward: q' = from_host(a);  dh = g * (1 - q^2)                     carried: q
 
 Slice i of the stack is of layer i - 1; that of the last layer enters the backward loop as it is.
-Values of layers that are written out may wait on the host where the two passes are programs of
-their own, as in stages (`hosted_written.py`). In one program they stay on the device.
+Values of layers that are written out may wait on the host too (`hosted_written.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ir import FROM_HOST, TO_HOST, Input, Node
@@ -26,7 +25,7 @@ from ...common.errors import PlanError
 from ..padding.nodes import Writer, can_be_padded
 from .across import InLoops
 from .draft import Draft, Item, Value, draft_of, program_of, with_numbers
-from .hosted_written import host_written, may_be_hosted
+from .hosted_written import bodies_of_both, host_written, may_be_hosted
 from .passes import Pair, bodies_with_passes, pairs_of
 from .saved import Key
 
@@ -61,7 +60,7 @@ def with_hosted(program: Program, keys: Collection[Key], late: Collection[int] =
 
     Args:
         program: forward and backward pass.
-        keys: the values; where there are late inputs, also those of layers that are written out.
+        keys: the values; also those of layers that are written out.
         late: inputs that are there only when the backward pass begins.
 
     Raises:
@@ -70,14 +69,13 @@ def with_hosted(program: Program, keys: Collection[Key], late: Collection[int] =
     if not keys:
         return program
     draft, left = draft_of(program, late=late), list(keys)
+    bodies = [(place, body) for place, body, _ in bodies_of_both(draft)]
     for place, _, across, _ in list(_loops(draft, (), 1.0)):
         for v in across.stacked:
             if (key := (place, v - across.source.first)) in left:
                 left.remove(key)
                 _host(across, v)
-    alone = may_be_hosted(draft, {v for place, v in left if not place}) if late else set[int]()
-    for v in alone:
-        left.remove(((), v))
+    alone = [(body, _alone(place, body, left)) for place, body in bodies]
     if left:
         place, number = left[0]
         raise PlanError(
@@ -85,26 +83,35 @@ def with_hosted(program: Program, keys: Collection[Key], late: Collection[int] =
             "the host twice, or no loop or layer keeps it for its backward pass",
             kind="plan-file", remedy="make the plan again with this version",
         )  # fmt: skip
-    if alone:
-        host_written(draft, alone)
+    for body, values in alone:
+        if values:
+            host_written(body, values)
     return program_of(draft)
 
 
+def _alone(place: Place, body: Draft, left: list[Key]) -> set[int]:
+    """Values of layers that are written out in a body, which are taken out of the list."""
+    found = may_be_hosted(body, {v + body.first for at, v in left if at == place})
+    for v in found:
+        left.remove((place, v - body.first))
+    return found
+
+
 def hidden_behind(
-    values: Sequence[Stacked], compute_s: float, copy_s: Callable[[float], float]
+    values: Iterable[tuple[Key, float]], compute_s: float, copy_s: Callable[[float], float]
 ) -> frozenset[Key]:
-    """As much of some values, the largest first, as the compute of their pass hides.
+    """As much of some values, in their order, as the compute of their pass hides.
 
     Args:
-        values: candidates.
+        values: candidates, with their bytes in a step, of all devices together.
         compute_s: seconds of the forward pass, split evenly over all devices [s].
         copy_s: seconds of copying an amount, spread over all devices.
     """
     chosen: list[Key] = []
-    for value in values:
-        spent_s = copy_s(value.nbytes)
+    for key, nbytes in values:
+        spent_s = copy_s(nbytes)
         if spent_s <= compute_s:
-            chosen.append(value.key)
+            chosen.append(key)
             compute_s -= spent_s
     return frozenset(chosen)
 

@@ -1,9 +1,9 @@
 """Values of layers that are written out, in the memory of the host until the backward pass.
 
-A stage of a pipeline runs its two passes as programs of their own, and other micro-batches between
-them: what waits on the host takes no memory of a device meanwhile. A value is sent where it is
-made. It is fetched when the backward pass has made the product before the one that reads the value
-one layer before it:
+Between the passes of one program, as between those of a stage of a pipeline, which are programs of
+their own, what waits on the host takes no memory of a device. A value is sent where it is made. It
+is fetched when the backward pass has made the product before the one that reads the value one layer
+before it:
 
     forward:  h1' = to_host(h1); ... h2' = to_host(h2); ...
     backward: d2 = g @ w3;  (h1, d2) = region(h1', d2): from_host(h1');  e2 = d2 * df(h2); ...
@@ -13,22 +13,29 @@ the device at once, and the compute of one runs beside the copies. How many valu
 told by the values themselves: those that the same line makes alike are of one class, and the
 smallest class has one value of each layer. Values of the first layer that is read are fetched when
 the backward pass begins.
+
+In one program nothing but what the regions take keeps the passes apart. So the first one takes all
+that is sent: compilers else send a value when it is fetched. And each takes what the backward pass
+has made and not read, gradients of weights: compilers else make them at the end, of values that
+are kept until then.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ir import FROM_HOST, TO_HOST, Input, Literal, Node
+from ir.analysis import Place
 from ir.jax_internals import host_copies
 from ir.trace import Binding, Program
 
 from ..padding.nodes import can_be_padded
 from .again import made_of, region_of
 from .draft import Draft, Item, Value, draft_of
-from .passes import HEAVY
+from .passes import HEAVY, bodies_with_passes, late_values, pairs_of
+from .saved import Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,29 @@ class Alike:
     nbytes: float
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenBody:
+    """Values of layers that are written out in one body with both passes.
+
+    copies: number of its runs in a step.
+    first: number of its first value.
+    forward: numbers of the nodes of its forward pass that are no loops over layers.
+    values: those of each class that may wait on the host.
+    """
+
+    place: Place
+    copies: float
+    first: int
+    forward: tuple[int, ...]
+    values: tuple[Alike, ...]
+
+    def each(self) -> Iterator[tuple[Key, float]]:
+        """Every value, and its bytes in a step: the largest class first, read last first."""
+        for one in self.values:
+            for v in reversed(one.numbers):
+                yield (self.place, v - self.first), self.copies * one.nbytes
+
+
 def written_classes(
     program: Program, values: Collection[int], late: Iterable[int]
 ) -> tuple[Alike, ...]:
@@ -53,12 +83,59 @@ def written_classes(
         values: results of nodes of the forward pass that the backward pass reads.
         late: inputs that are there only when the backward pass begins.
     """
-    draft = draft_of(program, late=late)
+    return _classes(draft_of(program, late=late), values)
+
+
+def _classes(draft: Draft, values: Collection[int]) -> tuple[Alike, ...]:
     makers, classes = draft.makers(), dict[Hashable, list[int]]()
     for v in _ordered(draft, values):
         classes.setdefault(_kind(draft, makers[v], v), []).append(v)
     found = [Alike(tuple(some), draft.type_of(some[0]).nbytes) for some in classes.values()]
     return tuple(sorted(found, key=lambda one: (-len(one.numbers) * one.nbytes, one.numbers)))
+
+
+def behind_the_first(classes: Iterable[Alike]) -> list[tuple[Alike, int]]:
+    """Classes without the values of the layer that the backward pass reads first, and their number.
+
+    There is nothing that the copies of these could run beside. Layers are as many as the class with
+    the most bytes has values.
+    """
+    several = [one for one in classes if len(one.numbers) > 1]
+    found: list[tuple[Alike, int]] = []
+    for one in several:
+        first = math.ceil(len(one.numbers) / len(several[0].numbers))
+        if rest := one.numbers[first:]:
+            found.append((replace(one, numbers=rest), first))
+    return found
+
+
+def written_bodies(program: Program) -> tuple[WrittenBody, ...]:
+    """The bodies of a program whose backward pass reads values of layers that are written out."""
+    draft = draft_of(program)
+    found: list[WrittenBody] = []
+    for place, body, copies in bodies_of_both(draft):
+        late, loops = late_values(body), {id(pair.forward) for pair in pairs_of(body)}
+        marked = [item for item in body.items if item.backward]
+        read = {v for item in marked for v in item.reads}.difference(late, body.outputs)
+        classes = _classes(body, may_be_hosted(body, read))
+        values = [one for one, _ in behind_the_first(classes)]
+        forward = [i for i, item in enumerate(body.items)
+                   if id(item) not in loops and late.isdisjoint(item.outs)]  # fmt: skip
+        if values:
+            found.append(WrittenBody(place, copies, body.first, tuple(forward), tuple(values)))
+    return tuple(found)
+
+
+def bodies_of_both(
+    draft: Draft, place: Place = (), copies: float = 1.0
+) -> Iterator[tuple[Place, Draft, float]]:
+    """A program and its bodies that hold both passes, with the number of their runs."""
+    for i, b, body in bodies_with_passes(draft):
+        length = draft.items[i].node.attr("length") if draft.items[i].op == "scan" else 1
+        assert isinstance(length, int)
+        yield from bodies_of_both(body, (*place, i, b), copies * length)
+    if draft.late or any(item.backward for item in draft.items):
+        yield place, draft, copies
 
 
 def host_written(draft: Draft, values: Collection[int]) -> None:
@@ -97,15 +174,18 @@ def may_be_hosted(draft: Draft, values: Collection[int]) -> set[int]:
 class _Passes:
     """The backward pass of a body.
 
-    late: inputs of the backward pass, and all that is made of them.
+    late: inputs of the backward pass, and all that is made of them; in one program what JAX marks,
+        and all that is made of that.
     first: value that it reads -> number of the first node of it that does.
-    begin: number of its first node, less one.
+    begin: number of the node behind which it has begun: the one before its first, or in one program
+        its first that reads what the forward pass has made, as nothing else holds copies back.
     maker: value -> number of its node.
+    read: all that is read, or given.
     """
 
     def __init__(self, draft: Draft) -> None:
         self.draft, self.items = draft, draft.items
-        self.late = made_of(draft, draft.late)
+        self.late = made_of(draft, draft.late) if draft.late else late_values(draft)
         numbered = enumerate(self.items)
         self.backward = [i for i, one in numbered if not self.late.isdisjoint(one.outs)]
         self.first: dict[int, int] = {}
@@ -113,8 +193,16 @@ class _Passes:
             for v in self.items[i].reads:
                 if v not in self.late:
                     self.first.setdefault(v, i)
-        self.begin = min(self.backward, default=0) - 1
         self.maker = {v: i for i, one in enumerate(self.items) for v in one.outs}
+        self.begin = self._begin()
+        self.read = {v for one in self.items for v in one.reads} | {*draft.outputs}
+
+    def _begin(self) -> int:
+        if self.draft.late:
+            return min(self.backward, default=0) - 1
+        made = self.maker.keys() - self.late
+        begun = (i for i in self.backward if not made.isdisjoint(self.items[i].reads))
+        return next(begun, -1)
 
     def before(self, i: int) -> int:
         """The last product of the backward pass that leads to a node; else its beginning."""
@@ -140,39 +228,68 @@ class _Passes:
             fetched: number of a node -> values that are fetched behind it.
         """
         renamed: dict[int, int] = {}
-        backward, items = frozenset(self.backward), list[Item]()
+        there = {v: copy.outs[0] for v, copy in away.items()}
+        backward, items, unread = frozenset(self.backward), list[Item](), list[int]()
         for i, item in enumerate(self.items):
             if i in backward:
+                unread = [v for v in unread if v not in item.reads] + self._to_pass(item)
                 item.ins = [renamed.get(v, v) if isinstance(v, int) else v for v in item.ins]
             items.append(item)
             items += [away[v] for v in item.outs if v in away]
             if i in fetched:
-                items += self._fetch(i, fetched[i], away, renamed)
+                held = dict.fromkeys((self._waits(i), *unread))
+                items.append(self._fetch(fetched[i], [*held], there, renamed, self._sent(i, away)))
+                unread = []
         self.draft.items = items
         outputs = self.draft.outputs
         self.draft.outputs = [
             renamed.get(v, v) if isinstance(v, int) and v in self.late else v for v in outputs
         ]
 
+    def _to_pass(self, item: Item) -> list[int]:
+        """Results of the backward pass that have to be there before the next values are fetched.
+
+        In one program those are gradients of weights, which compilers else make at the end, of
+        values that are kept until then.
+        """
+        if self.draft.late:
+            return []
+        return [v for v in item.outs if v in self.read and can_be_padded(self.draft.type_of(v))]
+
+    def _sent(self, i: int, away: Iterable[int]) -> list[int]:
+        """Values that have to be on the host before the first are fetched behind a node.
+
+        In one program those are all that the forward pass has made, as compilers else send a value
+        when it is fetched, and keep it until then.
+        """
+        if self.draft.late or i != self.begin:
+            return []
+        return [v for v in away if self.maker[v] <= i]
+
     def _fetch(
-        self, at: int, values: Sequence[int], away: dict[int, Item], renamed: dict[int, int]
-    ) -> list[Item]:
-        """The region that brings some values back; `renamed` gets what is read from then on."""
-        draft = self.draft
-        waits = self._waits(at)
-        entering = [away[v].outs[0] for v in values] + [renamed.get(waits, waits)]
+        self, values: Sequence[int], held: Sequence[int], there: dict[int, int],
+        renamed: dict[int, int], sent: Iterable[int],
+    ) -> Item:  # fmt: skip
+        """The region that brings some values back, once others are made or sent.
+
+        `renamed` and `there` get what is read from then on, on the devices and on the host.
+        """
+        draft, rest = self.draft, [v for v in sent if v not in values]
+        entering = [there[v] for v in values] + [renamed.get(v, v) for v in held]
+        entering += [there[v] for v in rest]
         inside = [draft.numbers.new(draft.type_of(v)) for v in entering]
         body = Draft(
             draft.numbers,
             [(v, Input("in", draft.type_of(v), "body")) for v in inside],
-            [_copy(draft, away[v], FROM_HOST, x, backward=True)
+            [_copy(draft, self.items[self.maker[v]], FROM_HOST, x, backward=True)
              for v, x in zip(values, inside, strict=False)],
             [],
         )  # fmt: skip
-        body.outputs = [*(one.outs[0] for one in body.items), inside[-1]]
+        body.outputs = [*(one.outs[0] for one in body.items), *inside[len(values) :]]
         outs = [draft.numbers.new(draft.type_of(v)) for v in entering]
-        renamed.update(zip((*values, waits), outs, strict=True))
-        return [region_of(body, [*entering], outs)]
+        renamed.update(zip((*values, *held), outs, strict=False))
+        there.update(zip(rest, outs[len(values) + len(held) :], strict=True))
+        return region_of(body, [*entering], outs)
 
     def _waits(self, at: int) -> int:
         """What the backward pass has made up to a node, or begins with."""

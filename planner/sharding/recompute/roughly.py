@@ -6,6 +6,7 @@ beats it as a rule, and rough plans of both say so before.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 
@@ -16,7 +17,7 @@ from ..edited import plan_or_none
 from .chosen import Chosen, Rough, T
 from .frontier import SecondsOf, work_s
 from .least_work import WORTH, Early, or_written
-from .variants import Variant
+from .variants import Rows, Variant
 
 
 def of_fastest_roughly(
@@ -27,6 +28,7 @@ def of_fastest_roughly(
     seconds_of: Callable[[Traced], SecondsOf],
     early: Early[T],
     cutoff_s: float,
+    settled: set[Rows | None],
 ) -> Chosen[T] | None:
     """The plan of the choice of less work whose rough plan is fastest, if faster than as written.
 
@@ -41,6 +43,7 @@ def of_fastest_roughly(
         seconds_of: seconds of the nodes of a program.
         early: what is known before any full plan.
         cutoff_s: upper limit of the step [s].
+        settled: as of `fastest_roughly`.
 
     Returns:
         None if memory has room for the program as written, or no rough plan is faster.
@@ -48,7 +51,9 @@ def of_fastest_roughly(
     quick = None if request.over else plan_or_none(early.roughly)
     if quick is None or request.over:
         return None
-    best = fastest_roughly(traced, variants, quick.known_s, 0.0, quick, request, seconds_of)
+    best = fastest_roughly(
+        traced, variants, quick.known_s, 0.0, quick, request, seconds_of, settled
+    )
     if best is None or request.over:
         return None
     found = plan_or_none(lambda: search(best, cutoff_s))
@@ -66,6 +71,7 @@ def fastest_roughly(
     rough: Rough,
     request: Request,
     seconds_of: Callable[[Traced], SecondsOf],
+    settled: set[Rows | None],
 ) -> Variant | None:
     """The choice with the fastest rough plan, if that is faster than the program as written.
 
@@ -81,18 +87,29 @@ def fastest_roughly(
         rough: rough plans.
         request: options and progress.
         seconds_of: seconds of the nodes of a program.
+        settled: gets the choices that fit, or make too much work: they need nothing on the host.
     """
     most_s = work_s(traced, seconds_of(traced)) + saving_s
     timely = takewhile(lambda _: not request.over, variants)
-    others = (v for v in timely if work_s(v.traced, seconds_of(v.traced)) < most_s)
+
+    def is_little(variant: Variant) -> bool:
+        little = work_s(variant.traced, seconds_of(variant.traced)) < most_s
+        if not little:
+            settled.add(variant.rows)
+        return little
+
     half_s = request.left_s / 2
     least_s = step_s * (1 - WORTH)
     best: Variant | None = None
-    for number, variant in enumerate(uninterrupted(others, request, lambda: True)):
+    for number, variant in enumerate(
+        uninterrupted(filter(is_little, timely), request, lambda: True)
+    ):
         if best is not None and request.left_s < half_s:
             break
         request.say(f"recompute {number}")
         found_s = rough.step_s(variant, least_s)
+        if found_s < math.inf:
+            settled.add(variant.rows)
         if found_s < least_s:
             best, least_s = variant, found_s
     return best

@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from ir.trace import Traced
+from ir.trace import Program, Traced
 
 from ...files.program_plan import RecomputedRow
 from .again import with_recompute
 from .frontier import SecondsOf
 from .host_states import with_states_on_host
 from .hosted import hidden_behind, stacked_values, with_hosted
+from .hosted_written import written_bodies
 from .keep import keeping_all
 from .saved import Key
 
@@ -59,27 +60,39 @@ def kept_by(traced: Traced, late: Collection[int] = ()) -> Traced:
     return replace(traced, program=keeping_all(traced.program, late))
 
 
+def may_wait(program: Program) -> bool:
+    """Whether values of a program that keeps everything may wait on the host."""
+    return bool(stacked_values(program) or written_bodies(program))
+
+
 def hosted_variants(
     variant: Variant,
     seconds_of: Callable[[Traced], SecondsOf],
     copy_s: Callable[[float], float],
 ) -> Iterator[Variant]:
-    """A variant with stacked values on the host: what compute hides the copies of, then all.
+    """A variant with values on the host: what compute hides the copies of, then all.
+
+    Those are the stacks of its loops over layers, and values of layers that are written out.
 
     Args:
         variant: with all that it keeps on the devices.
         seconds_of: seconds of the nodes of a program, each split evenly over all devices.
         copy_s: seconds of copying an amount of all devices together to the host [byte].
     """
-    stacked = stacked_values(variant.traced.program)
-    if not stacked:
+    program = variant.traced.program
+    stacked, written = stacked_values(program), written_bodies(program)
+    if not stacked and not written:
         return
     seconds, hidden = seconds_of(variant.traced), list[Key]()
     for place in dict.fromkeys(one.key[0] for one in stacked):
-        here = [one for one in stacked if one.key[0] == place]
+        here = [(one.key, one.nbytes) for one in stacked if one.key[0] == place]
         hidden += hidden_behind(here, seconds(place[:-1]), copy_s)
+    for body in written:
+        compute_s = sum(seconds((*body.place, i)) for i in body.forward)
+        hidden += hidden_behind(body.each(), compute_s, copy_s)
     yield with_values_on_host(variant, hidden)
-    yield with_values_on_host(variant, [one.key for one in stacked])
+    apart = (key for body in written for key, _ in body.each())
+    yield with_values_on_host(variant, [*(one.key for one in stacked), *apart])
 
 
 def with_states(variant: Variant, states: Iterable[int]) -> Variant:

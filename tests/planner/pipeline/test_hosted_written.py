@@ -201,5 +201,3 @@ def test_values_that_no_backward_pass_reads_do_not_wait_on_the_host() -> None:
     for keys in ([key, key], [((), 0)], [((), 10**6)]):
         with pytest.raises(PlanError, match="is to wait on the host twice, or no loop"):
             with_hosted(traced.program, keys, late)
-    with pytest.raises(PlanError, match="is to wait on the host twice, or no loop"):
-        with_hosted(traced.program, [key])  # in one program

@@ -19,6 +19,7 @@ from planner import PlanError
 from planner.emit import compile_plan
 from planner.sharding.recompute.host_states import parameters_of, states_of
 from planner.sharding.recompute.hosted import stacked_values
+from planner.sharding.recompute.hosted_written import written_bodies
 from planner.sharding.recompute.keep import recomputes
 from planner.sharding.recompute.saved import Layer, layers_of
 from planner.sharding.recompute.variants import (
@@ -45,6 +46,14 @@ def random_stacks(program: Program, seed: int) -> list[tuple[tuple[int, ...], in
     """Values that loops over layers stack up, each with one chance in two."""
     draw = random.Random(seed)
     return [one.key for one in stacked_values(program) if draw.random() < 0.5]
+
+
+def random_written(program: Program, seed: int) -> list[tuple[tuple[int, ...], int]]:
+    """Values of layers that are written out, each with one chance in two."""
+    draw = random.Random(seed)
+    return [
+        key for body in written_bodies(program) for key, _ in body.each() if draw.random() < 0.5
+    ]
 
 
 def random_states(traced: Traced, seed: int) -> list[int]:
@@ -80,7 +89,9 @@ def check_step(seed: int) -> int:
     kept = kept_by(trace(built.fn, *args))
     assert not recomputes(kept.program)
     variant = variant_of(kept, random_values(layers_of(kept.program), seed))
-    hosted = with_values_on_host(variant, random_stacks(variant.traced.program, seed))
+    program = variant.traced.program
+    away = random_stacks(program, seed) + random_written(program, seed)
+    hosted = with_values_on_host(variant, away)
     chosen = with_states(hosted, random_states(hosted.traced, seed)).traced
     check(chosen.graph, after="recompute")
     drawn = random_decisions(chosen.graph, (CUBE, LINE)[seed % 2], seed)

@@ -324,7 +324,10 @@ def test_rough_plans_leave_time_for_the_search_of_the_best(
     traced: Any = SimpleNamespace(graph=SimpleNamespace(nodes=()))
     variants = [Variant(traced, states=(k,)) for k in range(len(steps_s))]
     monkeypatch.setattr(roughly, "work_s", lambda *_: 0.0)
-    found = fastest_roughly(traced, variants, 1.0, 0.1, quick, request, lambda _: lambda _: 0.0)
+    settled = set[Any]()
+    found = fastest_roughly(
+        traced, variants, 1.0, 0.1, quick, request, lambda _: lambda _: 0.0, settled
+    )
     assert (found and steps_s[found.states[0]]) == planned
 
 
@@ -362,7 +365,7 @@ def test_the_fastest_rough_plan_comes_before_the_program_as_written(
         monkeypatch.setattr(module, "work_s", lambda one, _: 0.1 if one is traced else other_work_s)
     found = of_fastest_roughly(
         traced, [Variant(other)], Request(parse_cluster("2xh100"), Options()), search,
-        lambda _: lambda _: 0.0, early, float("inf"),
+        lambda _: lambda _: 0.0, early, float("inf"), set(),
     )  # fmt: skip
     assert seen == asked
     assert (found and found.found.step_s) == kept_s
