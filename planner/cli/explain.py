@@ -21,7 +21,8 @@ TensorName = Annotated[
     typer.Argument(
         metavar="TENSOR",
         help="An argument's name or pattern (params/*/w1), an op (dot_general), or a source line "
-        "(model.py:12). The whole plan if not given.",
+        "(model.py:12); of a plan in stages STAGE or STAGE:TENSOR (1:params/w1). The whole plan if "
+        "not given.",
         show_default=False,
     ),
 ]

@@ -70,9 +70,9 @@ class StageChoices:
         kept: dict[int, PlannedChoice] = {}
         hosted: dict[int, list[PlannedChoice]] = {}
         for s in sorted(range(count), key=lambda s: -before.flight[s]):
-            own = self.planner.training_step(self.loss, self.kept, s)
-            first = self.planner.alike.first(self.loss, self.kept, s, own)
-            names[s], key = (own, first), (id(before.plans[s]), first[1])
+            names[s] = self._named(s)
+            first = names[s][1]
+            key = id(before.plans[s]), first[1]
             if key not in known:
                 known[key] = self._found(s, first)
             here, hosted[s] = known[key]
@@ -93,6 +93,26 @@ class StageChoices:
 
     def _as_is(self, s: int) -> tuple[str, StagePrice]:
         return self.shape.recompute[s], self.pipeline.prices[s]
+
+    def may_be_below(self, step_s: float) -> bool:
+        """Whether the stage that takes longest may take less than a step, by the work of choices.
+
+        With a choice it may be faster than with everything kept, which takes time to store.
+        """
+        if self.pipeline.ranked.step_s < step_s:
+            return True
+        count = self.shape.microbatches
+        paced = [
+            price.paced_s(kind) for kind, price in map(self._as_is, range(len(self.kept.stages)))
+        ]
+        s = max(range(len(paced)), key=lambda s: paced[s])
+        works = self._of(s, self._named(s)[1]).works
+        return count * min((work.work_s for work in works), default=math.inf) < step_s
+
+    def _named(self, s: int) -> tuple[NamedStage, NamedStage]:
+        """A stage, and the first of all that are alike."""
+        own = self.planner.training_step(self.loss, self.kept, s)
+        return own, self.planner.alike.first(self.loss, self.kept, s, own)
 
     def _has_room(self, s: int) -> bool:
         """Whether a stage fits without a choice."""

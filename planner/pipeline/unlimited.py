@@ -98,7 +98,7 @@ class Unlimited:
     ) -> PlannedPipeline | None:
         """The division with the least estimate, if it fits by choices alone.
 
-        None too if it takes `below_s` or more with all memory that it asks for.
+        None too if work alone takes `below_s` or more under any choice.
         """
         one = self._least(count, stages)
         if one is None or {*one.recompute} != {NONE} or self._is_planned(count, one):
@@ -106,6 +106,7 @@ class Unlimited:
         planner = self.trials.planner
         free = Trials(replace(planner, limit_bytes=AMPLE), self.trials.shares, self._bounds)
         base = free.trial(count, one, self.family)
-        if base is None or base.ranked.step_s >= below_s:
+        if base is None:
             return None
-        return StageChoices(self.trials, base, fits=False).run()
+        choices = StageChoices(self.trials, base, fits=False)
+        return choices.run() if choices.may_be_below(below_s) else None

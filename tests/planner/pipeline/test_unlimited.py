@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -47,18 +46,26 @@ def test_a_pipeline_that_fits_only_with_values_on_the_host_is_found() -> None:
     assert_trains(found, SGD, args=arguments(16, batch=4096))
 
 
-@pytest.mark.parametrize(("below_s", "asked"), [(math.inf, True), (0.0, False)])
-def test_no_choices_are_made_in_a_division_that_is_slower_with_all_memory(
-    below_s: float, asked: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("share", [1e-6, 1.0])
+def test_no_choices_are_made_in_a_division_with_more_work(
+    share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = list[StageChoices]()
-    monkeypatch.setattr(unlimited, "StageChoices", noted(seen))
-    own = Unlimited._chosen
+    """What choices of its slowest stage take at least is known before."""
+    seen, run, chosen = list[StageChoices](), StageChoices.run, Unlimited._chosen
+
+    def noted_run(choices: StageChoices) -> Any:
+        if not choices.fits:
+            seen.append(choices)
+        return run(choices)
+
+    monkeypatch.setattr(StageChoices, "run", noted_run)
     monkeypatch.setattr(
-        Unlimited, "_chosen", lambda one, count, stages, _: own(one, count, stages, below_s)
+        Unlimited,
+        "_chosen",
+        lambda one, count, stages, below_s: chosen(one, count, stages, share * below_s),
     )
     assert planned.__wrapped__(ROOMY[0]).file.joined.step_s > 0.0
-    assert bool(seen) == asked
+    assert bool(seen) == (share == 1.0)
 
 
 def test_a_stage_that_fits_in_no_way_ends_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
