@@ -13,6 +13,7 @@ from ..common.store.keys import Memory
 from .plan_traced import One, donated_of, plan_traced, program_for, ties_of
 from .problem.program import Program, Programs
 from .problem.records import Menus
+from .recompute.choose import SLOWED
 from .recompute.frontier import SecondsOf
 from .recompute.node_seconds import node_seconds
 from .recompute.rough_plans import RoughPlans
@@ -25,9 +26,6 @@ from .searched import Searched
 # Share of the memory limit above which the least peak of a program leaves no room for a plan on
 # several devices: those of Llama-3 8B and 70B on 64 H100 need 1.2 to 2.2 times as much.
 ROOM = 0.9
-# Share of the memory limit above which the least peak of the program as written may mean that
-# memory slows it: GPT-175B on 1,024 A100 has 0.17, Llama-3 405B on 512 H100 0.28; both are slowed.
-SLOWED = 0.1
 SHARE = 0.75  # of the time that is left, for the first plans; not measured
 
 

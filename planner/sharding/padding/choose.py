@@ -32,7 +32,6 @@ from .moving import MOVING
 # Share of the step that padding must save. Not measured.
 WORTH = 0.01
 MOST_ROUGH = 3  # classes that have a rough plan
-Alike = tuple[str, int, int, int]  # what it may save, size, padded size and parts
 
 
 class Found(Protocol):
@@ -81,14 +80,9 @@ def choose(
     if divides and not any(op.node.op in MOVING for op in flat.ops):
         return None
     step_s = least_s = best.account.step_s
-    program, rows, refused = traced, tuple[PaddedRow, ...](), set[Alike]()
-    tried = 0
-    for one, size, parts, alike in _worth_a_try(Classified(traced.graph), best, devices):
-        if alike in refused:
-            continue
-        if tried == MOST_ROUGH:
-            break
-        known, tried = Classified(program.graph), tried + 1
+    program, rows = traced, tuple[PaddedRow, ...]()
+    for one, size, parts in _worth_a_try(Classified(traced.graph), best, devices)[:MOST_ROUGH]:
+        known = Classified(program.graph)
         here = next((c for c in classes_of(known) if _same(c, one)), None)
         if here is None:
             continue
@@ -100,9 +94,6 @@ def choose(
             place, number, dim = here.at
             rows = (*rows, PaddedRow(place, number, dim, here.size, size, parts))
             program, least_s = variant, found_s
-            refused.clear()
-        else:
-            refused.add(alike)
     if not rows:
         return None
     try:
@@ -119,13 +110,8 @@ def _same(a: Class, b: Class) -> bool:
     return a.at == b.at and a.size == b.size
 
 
-def _worth_a_try(
-    known: Classified, best: Candidate, devices: int
-) -> list[tuple[Class, int, int, Alike]]:
-    """Classes whose padding may save something, with sizes and parts, what saves most first.
-
-    Those that are alike, as height and width of an image, have the same last entry.
-    """
+def _worth_a_try(known: Classified, best: Candidate, devices: int) -> list[tuple[Class, int, int]]:
+    """Classes whose padding may save something, with sizes and parts, what saves most first."""
     sizes = [(one, padded_size(one.size, devices)) for one in classes_of(known)]
     saved = _saved_at_most(known, best, devices, {c.number: s / c.size for c, s in sizes if s})
     least_s = WORTH * best.account.step_s
@@ -134,10 +120,7 @@ def _worth_a_try(
     for group, gain_s in zip(groups, _saved_by(known, best, devices, groups), strict=True):
         worth.append((gain_s, group.one, group.size, group.parts))
     order = sorted(worth, key=lambda row: -row[0])
-    return [
-        (one, size, parts, (f"{gain_s:.9e}", one.size, size, parts))
-        for gain_s, one, size, parts in order if gain_s > least_s
-    ]  # fmt: skip
+    return [(one, size, parts) for gain_s, one, size, parts in order if gain_s > least_s]
 
 
 def _saved_by(

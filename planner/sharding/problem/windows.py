@@ -161,6 +161,10 @@ class _Reader:
                      if traffic.stored[v])  # fmt: skip
         return float(max(flops_of(lookup(op.node.op), op.node, types), FLOPS_PER_BYTE * moved))
 
+    def _runs(self, op: FlatOp) -> float:
+        """Runs of an op, also where it takes no time (`Program.where`)."""
+        return self.flat.values[op.outputs[0]].weight if op.outputs else op.weight
+
     def read(self) -> Windows:
         flat = self.flat
         self.body(())  # also where there is no op
@@ -181,7 +185,7 @@ class _Reader:
         sizes = [self._size(i, op) for i, op in enumerate(flat.ops)]
         for _, place, op, _, _ in units:
             if op >= 0:
-                self.runs.setdefault(place, flat.ops[op].weight)
+                self.runs.setdefault(place, self._runs(flat.ops[op]))
                 inside = place
                 while inside:
                     work = sizes[op] * flat.ops[op].weight

@@ -39,8 +39,13 @@ from .variants import (
     with_states,
 )
 
-# Share of the memory limit below which a plan counts as not slowed down by it; not measured.
+# Share of the memory limit below which more micro-batches, and choices of stages, are not looked at
+# for want of memory; not measured.
 SPARE = 0.5
+# Share of the memory limit above which the least peak of the program as written, or the peak of its
+# plan, may mean that memory slows it: GPT-175B on 1,024 A100 needs at least 0.17, Llama-3 405B on
+# 512 H100 0.28, and both are slowed; the fastest plan that fits may need far less than another.
+SLOWED = 0.1
 # Nodes of which every choice has a rough plan; `benchmarks memory-oracle` has programs of 9.
 ROUGHLY_EVERY_OF = 9
 CHECKPOINT = ", jax.checkpoint around layers"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ir.trace import Traced
 
 from ..rewrite.price import Pricer
-from .choose import SPARE
+from .choose import SLOWED
 from .least_work import WORTH
 from .variants import Variant
 
@@ -57,7 +57,7 @@ class RoughPlans:
         """
         pricer = self.pricer(self.written)
         known, multipliers = pricer.best.account, pricer.best.solution.multipliers
-        if known.peak_bytes <= SPARE * self.limit_bytes:
+        if known.peak_bytes <= SLOWED * self.limit_bytes:
             return 0.0
         free = replace(pricer, options=replace(pricer.options, memory_bytes=NO_LIMIT))
         found = free.anew(self.written.graph, known.step_s * (1 - WORTH), multipliers)

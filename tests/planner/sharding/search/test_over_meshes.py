@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+from costmodel import parse_cluster
 from ir.trace import trace
 from planner import Options, PlanError
 from planner.common.request import Request
@@ -63,3 +67,24 @@ def test_below_a_step_that_no_plan_has_no_plan_by_hand_is_priced(
         search(name, None, 0.9 * found.lower_bound_s, (4,)).run()
     assert caught.value.kind == "not-faster"
     assert not priced
+
+
+def test_a_bound_where_only_an_inner_loop_takes_time() -> None:
+    """The outer body runs as often as it does, though none of its ops takes time."""
+
+    def nested(table: Any, weights: Any, rows: Any) -> Any:
+        def one(total: Any, at: Any) -> Any:
+            x, _ = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), table[at], weights)
+            return total + x.sum(), None
+
+        return jax.lax.scan(one, jnp.float32(0.0), rows)[0]
+
+    shapes = (64, 256), (3, 256, 256)
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    traced = trace(nested, *args, jax.ShapeDtypeStruct((4, 8), jnp.int32))
+    program = program_of(traced.graph, (), frozenset(), Options(cache=False))
+    depth = max(len(op.place) for op in program.flat.ops)
+    inner = program.where(lambda place: len(place) == depth)
+    request = Request(parse_cluster("4xv100-16gb"), Options(cache=False))
+    bounds = [Search(one, request).lower_bound_s() for one in (inner, program)]
+    assert 0.0 < bounds[0] <= bounds[1]
