@@ -14,6 +14,7 @@ import numpy as np
 import optax
 import pytest
 from jax import lax
+from msgspec import structs
 
 from planner import PlanError, plan
 from planner.common.options import Options
@@ -64,11 +65,38 @@ PARTS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
+# Parts of the space of one program; the names of those of stages are errors beside `pipeline=`.
+ALONE: tuple[dict[str, Any], ...] = (
+    *({"mesh": mesh} for mesh in ((4,), (2, 2))),
+    *({"recompute": kind} for kind in ("none", "selective", "full", "written")),
+    *({"baseline": name, "baselines": True}
+      for name in ("data-parallel", "fsdp", "megatron")),
+    {"pipeline": "off"},
+)  # fmt: skip
+
+
+def apart(rate: float) -> Any:
+    """Two hosts of two devices, with a network between them."""
+    machine = slow_machine(4)
+    network = structs.replace(machine.network, bandwidth_bytes_per_s=rate)
+    return replace(machine, devices_per_host=2, domain=2, network=network)
+
+
+TWO_HOSTS: dict[str, tuple[Any, Any, int]] = {
+    f"{name}, {word} network": (program, apart(rate), memory)
+    for name, program, memory, word, rate in (
+        ("a loop", LOOP, 160_000, "slow", 1e4),
+        ("written out", WRITTEN, 300_000, "fast", 1e7),
+    )
+}
+
+
 def planned(case: tuple[Any, Any, int], **part: Any) -> Any:
     (loss, params, batch), machine, memory_bytes = case
+    given: dict[str, Any] = {"substitutions": False, "baselines": False, "padding": False}
     return plan(
         loss, params, batch, cluster=machine, optimizer=SGD, memory_bytes=memory_bytes,
-        substitutions=False, baselines=False, padding=False, **part,
+        **given | part,
     )  # fmt: skip
 
 
@@ -171,6 +199,20 @@ def test_a_pipeline_with_nothing_else_given_is_no_worse(name: str) -> None:
     }  # fmt: skip
     assert not worse
     assert 0.0 < free.lower_bound_s <= free.step_s
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [*CASES, *TWO_HOSTS])
+def test_a_plan_with_nothing_given_is_no_worse_than_one_with_parts_given(name: str) -> None:
+    """On two hosts pipelines are parts of its space too."""
+    case, parts = (CASES | TWO_HOSTS)[name], ALONE
+    if name in TWO_HOSTS:
+        parts = (*ALONE, {"pipeline": 2}, {"pipeline": 2, "microbatches": 8})
+    free = planned(case)
+    steps = {str(part): step_s(case, **part) for part in parts}
+    assert sum(seconds < float("inf") for seconds in steps.values()) > 3
+    assert not {k: s / free.step_s for k, s in steps.items() if s < free.step_s * (1 - ROUNDING)}
+    assert 0.0 <= free.lower_bound_s <= free.step_s
 
 
 def test_a_stage_with_choices_fits_wherever_a_kind_does() -> None:
