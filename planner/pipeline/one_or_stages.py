@@ -28,7 +28,6 @@ from ..sharding.fewest_microbatches import (
     waiting_on_host,
     with_more,
 )
-from ..sharding.none_below import is_short_of_memory, none_below
 from ..sharding.planned_program import PlannedProgram
 from ..sharding.wished import asks_for_shardings, with_asked
 from ..training.step_call import params_and_batch
@@ -87,8 +86,6 @@ _KINDS = "pipelines are bounded with one kind of recomputation in each stage"
 _OUT_OF_TIME = "the time limit ended the search for pipelines; some may be faster"
 _OUT_OF_TIME_IN_STAGES = "the time limit ended the search: a better pipeline may exist"
 _ASKED = "was not planned, as a pipeline is asked for; pipeline='auto' plans both"
-_BEATEN = "is not below this step, by bounds of all that may fit; none was planned"
-_ALONE = "was not planned, as the search was interrupted"
 _LEFT_OUT = {"shardings": "plan with shardings='warn'"}
 
 
@@ -148,34 +145,28 @@ def _and_no_pipeline(error: PlanError, why: str) -> PlanError:
 
 
 def _faster(search: PipelineSearch) -> Planned:
-    """Plans one program, then the pipelines below its step, and returns the faster.
-
-    Pipelines come first where one program is short of memory: there it takes long to search, and
-    bounds may show that no plan of it is below the step of the pipeline.
-    """
-    request, begun = search.request, time.monotonic()
-    tried = _tried(search) if is_short_of_memory(search.training, request) else None
-    found, why = tried or (None, "")
-    if found and (beaten := _why_not_one(search, found.ranked.step_s)):
-        return _plan_of(found, search, beaten)
-    spent_s = time.monotonic() - begun
-    plan, refused = _one_program(search, found)
-    if plan is not None and found is None:
+    """Plans one program, then the pipelines below its step, and returns the faster."""
+    request, refused = search.request, None
+    try:
+        plan = fewest_or_states(search.training, request)
+    except PlanError as error:
+        if error.kind != "does-not-fit":
+            raise
+        plan, refused = None, error
+    if plan is not None:
         if request.interruption.happened:
             return in_one_program(plan)
         if request.over:
             return _one(plan, search, "", 0.0)
-    if tried is None:
-        if plan is not None:
-            search.below_s = plan.step_s * (1 + 2 * EXACT)  # so that it does not limit their bound
-        begun = time.monotonic()
-        found, why = _tried(search)
-        spent_s = time.monotonic() - begun
+        search.below_s = plan.step_s * (1 + 2 * EXACT)  # so that it does not limit their bound
+    begun = time.monotonic()
+    found, why = _tried(search)
     if plan is None:
+        assert refused is not None
         if found is None:
-            assert isinstance(refused, PlanError)
             raise _and_no_pipeline(refused, why) from refused
-        return _plan_of(found, search, refused.message if refused else _ALONE)
+        return _plan_of(found, search, refused.message)
+    spent_s = time.monotonic() - begun
     stages_s = found.ranked.step_s if found else float("inf")
     plan = with_more(search.training, request, plan, stages_s)
     if found is None or plan.step_s <= stages_s:
@@ -184,38 +175,6 @@ def _faster(search: PipelineSearch) -> Planned:
         plan.step_s, plan.program.peak_bytes, fits(plan.program), str(Mesh(plan.program.mesh))
     )
     return _plan_of(found, search, {**plan.program.baselines, ONE_PROGRAM: one})
-
-
-def _why_not_one(search: PipelineSearch, step_s: float) -> str:
-    """Why one program is not planned beside a pipeline with a step [s]; empty if it is."""
-    request = search.request
-    if request.over:
-        return _ALONE
-    try:
-        return _BEATEN if none_below(search.training, request, step_s) else ""
-    except KeyboardInterrupt:
-        if not request.interruption.kept(found=True):
-            raise
-        return _ALONE
-
-
-def _one_program(
-    search: PipelineSearch, found: PlannedPipeline | None
-) -> tuple[PlannedProgram | None, PlanError | None]:
-    """The plan of one program, or why it does not fit; neither if Ctrl-C left the pipeline alone.
-
-    found: the pipeline, if it was planned before.
-    """
-    try:
-        return fewest_or_states(search.training, search.request), None
-    except PlanError as error:
-        if error.kind != "does-not-fit":
-            raise
-        return None, error
-    except KeyboardInterrupt:
-        if found is None or not search.request.interruption.kept(found=True):
-            raise
-        return None, None
 
 
 def _one(plan: PlannedProgram, search: PipelineSearch, why: str, spent_s: float) -> Planned:

@@ -71,7 +71,7 @@ def plan_one(
     """
     request.say("trace")
     begun = time.monotonic()
-    traced = traced_step(one, request)
+    traced = _traced(one, request)
     machine, interruption = request.machine, request.interruption
     options, notes = with_asked(request.options, traced, machine)
     request = replace(request, options=options)
@@ -140,7 +140,7 @@ def _movable(
     return states, more
 
 
-def traced_step(one: One, request: Request) -> Traced:
+def _traced(one: One, request: Request) -> Traced:
     """A step as it is traced, which the planner can read."""
     traced = trace(
         one.call.watched, *one.call.args, donate_argnums=one.donate, roles=one.roles,

@@ -209,28 +209,6 @@ def _chosen(
     return best if every else replace(best, notes=(PART,))
 
 
-def every_variant(
-    traced: Traced, wish: str, seconds_of: Callable[[Traced], SecondsOf]
-) -> Iterator[Variant] | None:
-    """All that `choose` may plan of a program, with nothing on the host; None if that is not known.
-
-    Args:
-        traced: the program as it was written.
-        wish: "auto" or "written".
-        seconds_of: as of `choose`.
-    """
-    if wish == "written" or not differentiates(traced.program):
-        return iter((Variant(traced),))
-    kept = kept_by(traced)
-    layers = layers_of(kept.program)
-    if EVERY_CHOICE_OF < len(recomputable(layers)) <= ROUGHLY_EVERY_OF:
-        return None  # any of them may be planned
-    loops = [layer for layer in layers if layer.loop]  # alone, as of `of_least_work`
-    some = [layers] if len(loops) in (0, len(layers)) else [layers, loops]
-    every = (_variants(kept, one, seconds_of, [traced], None, (), few_first=True) for one in some)
-    return chain((Variant(traced),), *every)
-
-
 def _written(
     traced: Traced,
     variants: Iterable[Variant],

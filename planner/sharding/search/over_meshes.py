@@ -143,14 +143,6 @@ class Search:
         least_s = min(bounds)
         return least_s, searchers[bounds.index(least_s)].rough()
 
-    def fits_roughly(self) -> bool:
-        """Whether a rough plan fits on one of the coarse meshes, where these are quick."""
-        shapes = self.shapes()
-        fine = finest(shapes)
-        some = [shape for shape in shapes if shape not in fine] or shapes
-        rough = (self._searcher(shape).rough() for shape in sorted(some, key=len))
-        return any(found is not None and self._fitting([found]) for found in rough)
-
     def _seen(self) -> _Seen:
         """What a search of every shape and baseline finds."""
         least = self.scope.program.facts.least_peak(self.cluster.num_devices)
