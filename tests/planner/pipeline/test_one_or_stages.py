@@ -15,6 +15,7 @@ import pytest
 from msgspec import structs
 
 import planner
+from costmodel import parse_cluster
 from planner import ArgumentError, load, plan
 from planner.common.errors import PlanError
 from planner.common.request import Request
@@ -253,6 +254,32 @@ def test_one_program_on_one_island_says_that_pipelines_were_not_searched(
     )  # fmt: skip
     assert (NO_STAGES in found.warnings) == said
     assert ("in one program is faster" in str(found)) == said
+
+
+def test_one_program_is_planned_where_it_lacks_memory_as_written_and_rewrites_save_much() -> None:
+    """44 % of its step, and nothing of stages that part the products which are merged."""
+    shape = jax.ShapeDtypeStruct
+    machine = parse_cluster("2xv100-16gb:1")
+    network = structs.replace(machine.network, bandwidth_bytes_per_s=0.8e9)
+
+    def merged(params: Any, batch: Any) -> Any:
+        x = batch["x"] @ params["e"]
+        u, v = x @ params["a"], x @ params["b"]
+        return jnp.mean(jnp.tanh(u @ params["c"] + v @ params["c"]) ** 2)
+
+    sizes = {"a": (8192, 1024), "b": (8192, 1024), "c": (1024, 8192), "e": (512, 8192)}
+    params = {name: shape(size, jnp.float32) for name, size in sizes.items()}
+    auto, single = (
+        plan(
+            merged, params, {"x": shape((8192, 512), jnp.float32)}, optimizer=CLIPPED,
+            cluster=replace(machine, network=network), recompute="written", baselines=False,
+            memory_bytes=948_000_000, pipeline=pipeline,
+        )
+        for pipeline in ("auto", "off")
+    )  # fmt: skip
+    assert single.program.substitutions
+    assert single.microbatches > 1  # it does not fit at once
+    assert auto.step_s <= single.step_s * (1 + 1e-9)
 
 
 @pytest.mark.exhaustive
