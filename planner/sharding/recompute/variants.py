@@ -72,7 +72,8 @@ def hosted_variants(
 ) -> Iterator[Variant]:
     """A variant with values on the host: what compute hides the copies of, then all.
 
-    Those are the stacks of its loops over layers, and values of layers that are written out.
+    Those are the stacks of its loops over layers, and values of layers that are written out, in
+    bodies without such loops: beside them are tables and masks, of which XLA keeps equal ones once.
 
     Args:
         variant: with all that it keeps on the devices.
@@ -80,7 +81,9 @@ def hosted_variants(
         copy_s: seconds of copying an amount of all devices together to the host [byte].
     """
     program = variant.traced.program
-    stacked, written = stacked_values(program), written_bodies(program)
+    stacked = stacked_values(program)
+    around = {one.key[0][:-2] for one in stacked}
+    written = [body for body in written_bodies(program) if body.place not in around]
     if not stacked and not written:
         return
     seconds, hidden = seconds_of(variant.traced), list[Key]()
