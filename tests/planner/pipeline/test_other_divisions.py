@@ -82,12 +82,10 @@ def apart(rate: float) -> Any:
     return replace(machine, devices_per_host=2, domain=2, network=network)
 
 
-TWO_HOSTS: dict[str, tuple[Any, Any, int]] = {
-    f"{name}, {word} network": (program, apart(rate), memory)
-    for name, program, memory, word, rate in (
-        ("a loop", LOOP, 160_000, "slow", 1e4),
-        ("written out", WRITTEN, 300_000, "fast", 1e7),
-    )
+# Loops are left out of these: with every choice of theirs a case takes more than 400 s.
+NOTHING_GIVEN: dict[str, tuple[Any, Any, int]] = {
+    "layers written out": CASES["layers written out"],
+    "two hosts": (WRITTEN, apart(1e7), 300_000),
 }
 
 
@@ -202,11 +200,11 @@ def test_a_pipeline_with_nothing_else_given_is_no_worse(name: str) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [*CASES, *TWO_HOSTS])
+@pytest.mark.parametrize("name", NOTHING_GIVEN)
 def test_a_plan_with_nothing_given_is_no_worse_than_one_with_parts_given(name: str) -> None:
     """On two hosts pipelines are parts of its space too."""
-    case, parts = (CASES | TWO_HOSTS)[name], ALONE
-    if name in TWO_HOSTS:
+    case, parts = NOTHING_GIVEN[name], ALONE
+    if name == "two hosts":
         parts = (*ALONE, {"pipeline": 2}, {"pipeline": 2, "microbatches": 8})
     free = planned(case)
     steps = {str(part): step_s(case, **part) for part in parts}
