@@ -109,12 +109,12 @@ def _pinned_inside(training: Training, options: Options) -> str:
 
 def _one_if_it_fits(search: PipelineSearch, request: Request) -> Planned:
     """Plans one program, or a pipeline if it does not fit: all devices share a fast network."""
+    single = request.machine.num_devices == 1  # of which no pipeline can be made
     try:
         plan = with_more(search.training, request, fewest_or_faster(search.training, request))
     except PlanError as error:
         if error.kind != "does-not-fit" or _pinned_inside(search.training, request.options):
             raise
-        single = request.machine.num_devices == 1  # of which no pipeline can be made
         found, why = (None, "") if single else _tried(search)
         try:
             step_s = found.ranked.step_s if found else float("inf")
@@ -127,7 +127,7 @@ def _one_if_it_fits(search: PipelineSearch, request: Request) -> Planned:
         if found is None:
             raise _and_no_pipeline(error, why) from error
         return _plan_of(found, search, error.message)
-    if request.machine.num_devices == 1:  # of which no pipeline can be made
+    if single:
         return in_one_program(plan)
     notes = (*plan.program.warnings, NO_STAGES)
     return in_one_program(replace(plan, program=structs.replace(plan.program, warnings=notes)))

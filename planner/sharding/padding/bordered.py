@@ -73,11 +73,11 @@ class Borders:
 
     def alone(self, devices: int) -> set[int]:
         """Classes of no product whose sizes do not divide: they may be a group by themselves."""
-        products_have = {c for _, classes in products(self.known) for c in classes}
-        products_have |= whole_in_products(self.known)
+        in_products = {c for _, classes in products(self.known) for c in classes}
+        in_products |= whole_in_products(self.known)
         return {
             c for c, one in self.classes.items()
-            if c not in products_have and padded_size(one.size, devices) is not None
+            if c not in in_products and padded_size(one.size, devices) is not None
         }  # fmt: skip
 
     def _moves(self) -> bool:

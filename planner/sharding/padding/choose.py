@@ -140,13 +140,14 @@ def _saved_by(
         seconds, ways = best.op_s(op.place), _ways(best, op.place)
         if seconds is None:
             continue
-        total_s += seconds if ways < devices else 0.0
+        waiting_s = seconds if ways < devices else 0.0
+        total_s += waiting_s
         classes = {known.classes.of_factor(i, name) for name in known.specs.of(op).names}
         for k, group in enumerate(groups):
             if classes.isdisjoint(group.growth):
                 continue
             growth = math.prod(group.growth.get(c, 1.0) for c in classes)
-            whole[k] += seconds if ways < devices else 0.0
+            whole[k] += waiting_s
             saved[k] += seconds * (1 - growth * ways / devices)
     exposed_s = best.account.exposed_s
     return [

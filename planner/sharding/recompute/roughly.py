@@ -32,8 +32,9 @@ def of_fastest_roughly(
 ) -> Chosen[T] | None:
     """The plan of the choice of less work whose rough plan is fastest, if faster than as written.
 
-    Choices of more work pay only where a limit of memory slows the program as written, by what a
-    full plan of it tells. That is planned here too if its quick bound is below the step.
+    Choices of more work pay only where a limit of memory slows the program as written, which a full
+    plan of it tells. The program as written is planned here only if its quick bound is below the
+    step.
 
     Args:
         traced: the program as written.

@@ -12,8 +12,8 @@ from ...files.program_plan import RecomputedRow
 from .again import with_recompute
 from .frontier import SecondsOf
 from .host_states import with_states_on_host
-from .hosted import hidden_behind, stacked_values, with_hosted
-from .hosted_written import written_bodies
+from .hosted import Stacked, hidden_behind, stacked_values, with_hosted
+from .hosted_written import WrittenBody, written_bodies
 from .keep import keeping_all
 from .saved import Key
 
@@ -62,7 +62,17 @@ def kept_by(traced: Traced, late: Collection[int] = ()) -> Traced:
 
 def may_wait(program: Program) -> bool:
     """Whether values of a program that keeps everything may wait on the host."""
-    return bool(stacked_values(program) or written_bodies(program))
+    return any(_waiting(program))
+
+
+def _waiting(program: Program) -> tuple[Sequence[Stacked], Sequence[WrittenBody]]:
+    """What loops over layers stack up, and the bodies with layers that are written out.
+
+    Values beside loops over layers are tables and masks, no layers: they stay on the devices.
+    """
+    stacked = stacked_values(program)
+    around = {one.key[0][:-2] for one in stacked}
+    return stacked, [body for body in written_bodies(program) if body.place not in around]
 
 
 def hosted_variants(
@@ -72,18 +82,14 @@ def hosted_variants(
 ) -> Iterator[Variant]:
     """A variant with values on the host: what compute hides the copies of, then all.
 
-    Those are the stacks of its loops over layers, and values of layers that are written out, in
-    bodies without such loops: beside them are tables and masks, of which XLA keeps equal ones once.
+    Those are the stacks of its loops over layers, and values of layers that are written out.
 
     Args:
         variant: with all that it keeps on the devices.
         seconds_of: seconds of the nodes of a program, each split evenly over all devices.
         copy_s: seconds of copying an amount of all devices together to the host [byte].
     """
-    program = variant.traced.program
-    stacked = stacked_values(program)
-    around = {one.key[0][:-2] for one in stacked}
-    written = [body for body in written_bodies(program) if body.place not in around]
+    stacked, written = _waiting(variant.traced.program)
     if not stacked and not written:
         return
     seconds, hidden = seconds_of(variant.traced), list[Key]()

@@ -126,19 +126,25 @@ def test_windows_of_convolutions_cannot_gain() -> None:
     assert sizes[7]
 
 
+def convolved(kernels: Any, x: Any, stride: int) -> Any:
+    for kernel in kernels:
+        x = jax.nn.relu(jax.lax.conv_general_dilated(
+            x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        ))  # fmt: skip
+    return x
+
+
+def trained(kernels: Any, x: Any, stride: int) -> Any:
+    """A step of convolutions."""
+    grads = jax.grad(lambda kernels: (convolved(kernels, x, stride) ** 2).mean())(kernels)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, kernels, grads)
+
+
 def test_images_whose_batch_is_split_over_all_devices_are_not_padded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def images(kernels: Any, x: Any) -> Any:
-        def loss(kernels: Any) -> Any:
-            y = x
-            for kernel in kernels:
-                y = jax.nn.relu(jax.lax.conv_general_dilated(
-                    y, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-                ))  # fmt: skip
-            return (y**2).mean()
-
-        return jax.tree.map(lambda w, g: w - 0.1 * g, kernels, jax.grad(loss)(kernels))
+        return trained(kernels, x, 1)
 
     tried: list[Any] = []
     monkeypatch.setattr(RoughPlans, "step_s", lambda *args: tried.append(args) or float("inf"))
@@ -151,16 +157,7 @@ def test_images_whose_batch_is_split_over_all_devices_are_not_padded(
 
 def halved(kernels: Any, x: Any) -> Any:
     """A step of convolutions that halve images."""
-
-    def loss(kernels: Any) -> Any:
-        y = x
-        for kernel in kernels:
-            y = jax.nn.relu(jax.lax.conv_general_dilated(
-                y, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-            ))  # fmt: skip
-        return (y**2).mean()
-
-    return jax.tree.map(lambda w, g: w - 0.1 * g, kernels, jax.grad(loss)(kernels))
+    return trained(kernels, x, 2)
 
 
 HALVED = [jax.ShapeDtypeStruct((3, 3, 512, 512), jnp.float32)] * 2
@@ -192,11 +189,7 @@ def test_width_is_padded_where_height_cannot_be() -> None:
     """Both may gain as much; a maximum over height has it whole."""
 
     def highest(kernels: Any, x: Any) -> Any:
-        for kernel in kernels:
-            x = jax.nn.relu(jax.lax.conv_general_dilated(
-                x, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-            ))  # fmt: skip
-        return x.max(1)
+        return convolved(kernels, x, 2).max(1)
 
     x = jax.ShapeDtypeStruct((1, 61, 61, 512), jnp.float32)
     given: Any = {"cluster": "8xv100-pcie", "baselines": False, "substitutions": False}

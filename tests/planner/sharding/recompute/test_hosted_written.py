@@ -29,6 +29,7 @@ from planner.sharding.recompute.saved import layers_of
 from planner.sharding.recompute.variants import (
     Rows,
     Variant,
+    hosted_variants,
     kept_by,
     variant_of,
     with_values_on_host,
@@ -260,3 +261,22 @@ def test_gpus_hold_the_predicted_bytes_with_all_values_there(
     memory = verify(found, compiler="gpu-aot").summary()["memory"]
     assert memory["compiled_host_bytes"] == memory["predicted_host_bytes"] > 0
     assert memory["compiled_peak_bytes"] == pytest.approx(memory["predicted_peak_bytes"], rel=near)
+
+
+def test_tables_beside_a_loop_over_layers_stay_on_the_devices() -> None:
+    def step(weights: Any, x: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            h, _ = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, weights)
+            for k in range(1, 5):
+                table = jnp.cos(k * x)
+                h = jnp.sin(h) * table
+            return jnp.mean(h**2)
+
+        return weights - 0.1 * jax.grad(loss)(weights)
+
+    shape = jax.ShapeDtypeStruct
+    kept = kept_by(trace(step, shape((4, 64, 64), jnp.float32), shape((256, 64), jnp.float32)))
+    found = hosted_variants(Variant(kept), lambda _: lambda _: 1.0, lambda _: 0.0)
+    places = [row.place for variant in found for row in variant.hosted]
+    assert places
+    assert all(places)  # of loops, not of the program around them
