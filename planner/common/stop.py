@@ -9,6 +9,7 @@ PROVED = 1e-3  # relative: the gap up to which a plan counts as proved optimal
 # Notes of plans whose lower bound is not one of the whole search space.
 PART = "recompute: the lower bound is that of the choices that were planned, not of all"
 PART_STATES = "offload: the lower bound is that of the choices of arrays that were planned"
+REWRITTEN = "rewrites: the lower bound is of plans of the program as rewritten here, not otherwise"
 NO_STAGES = (
     "pipeline: not searched, as all devices are one island and one program fits; the lower bound "
     "is of plans in one program (pipeline=2 plans stages)"
@@ -36,7 +37,8 @@ def covered_text(notes: Collection[str]) -> str:
         notes: of the plan that has the bound.
     """
     of = " and ".join(text for note, text in _COVERED.items() if note in notes)
-    parts = ["in one program"] if NO_STAGES in notes else []
+    parts = ["of the rewritten program"] if REWRITTEN in notes else []
+    parts += ["in one program"] if NO_STAGES in notes else []
     parts += [f"with choices {of} that were planned"] if of else []
     return " ".join(parts)
 

@@ -10,7 +10,7 @@ from typing import Any
 from costmodel import Cluster, ComputeModel
 from costmodel.compiler import analyse
 
-from ..common.stop import PROVED, Stop, covered_text
+from ..common.stop import PROVED, REWRITTEN, Stop, covered_text
 from ..common.units_text import dollars_text, seconds_text, share_text
 from ..files.plan_file import ONE_PROGRAM, Pipeline, PlanFile
 from ..files.program_plan import BaselineRow, ProgramPlan
@@ -35,7 +35,7 @@ ENDED = (Stop.TIME_LIMIT.name, Stop.INTERRUPTED.name)
 # What a lower bound is of.
 ALL = "plan of the search space"
 PART_SEEN = "plan that was looked at before the search ended"
-PIPELINES = "pipeline with one kind of recomputation in each stage"
+ONE_KIND = "with one kind of recomputation in each stage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +215,7 @@ def glance_of_stages(
         f"micro-batches, schedule {pipeline.schedule}",
         other=other,
         times_as_fast=seconds / step if other and step else 0.0,
-        bounded=_bounded(step, pipeline.lower_bound_s, PIPELINES),
+        bounded=_bounded(step, pipeline.lower_bound_s, _bounded_pipelines(pipeline)),
         mfu=model_s / step if step else 0.0,
         hfu=all_s / step if step else 0.0,
         examples_per_s=examples / step if step else 0.0,
@@ -239,6 +239,12 @@ def _bounded_plans(program: ProgramPlan) -> str:
         return PART_SEEN
     covered = covered_text(program.warnings)
     return f"plan {covered}" if covered else ALL
+
+
+def _bounded_pipelines(pipeline: Pipeline) -> str:
+    """What the lower bound of a plan in stages is of."""
+    rewritten = "of the rewritten program " if REWRITTEN in pipeline.warnings else ""
+    return f"pipeline {rewritten}{ONE_KIND}"
 
 
 def _bounded(step_s: float, lower_bound_s: float, which: str) -> str:

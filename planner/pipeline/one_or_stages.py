@@ -18,7 +18,7 @@ from ..common.errors import HeldError, PlanError
 from ..common.interruption import ADVICE
 from ..common.options import Options
 from ..common.request import OutOfTimeError, Request
-from ..common.stop import NO_STAGES, PART, PROVED, Stop
+from ..common.stop import NO_STAGES, PART, PROVED, REWRITTEN, Stop
 from ..files.plan_file import ONE_PROGRAM, Pipeline, file_of
 from ..files.program_plan import BaselineRow, ProgramPlan, fits
 from ..sharding.fewest_microbatches import (
@@ -301,7 +301,8 @@ def _plan_of(
 
 def _unbounded(found: PlannedPipeline) -> tuple[str, ...]:
     """What the bound of a pipeline does not cover."""
-    return (PART,) if CHOSEN in found.ranked.shape.recompute else ()
+    chosen = (PART,) if CHOSEN in found.ranked.shape.recompute else ()
+    return (*chosen, REWRITTEN) if found.bound.rows else chosen
 
 
 def _warnings(search: PipelineSearch, built: Sequence[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from .plan_traced import One
 from .planned_program import PlannedProgram
 from .recompute.choose import SPARE
 from .recompute.host_states import Waiting
+from .rewrite.search import MOST_SAVED
 from .search.asked import may_offload
 from .search.over_meshes import OR_PARTS, limit_of
 
@@ -94,8 +95,11 @@ def with_more(
         if file.peak_bytes <= SPARE * limit:
             break
         asked = replace(request, options=replace(options, microbatches=count))
+        cutoff_s = min(found.step_s, below_s)
+        if file.substitutions:  # they may pay there as well, which a plan without cannot show
+            cutoff_s /= 1 - MOST_SAVED
         try:
-            other = fewest(training, asked, min(found.step_s, below_s))
+            other = fewest(training, asked, cutoff_s)
         except IndivisibleError:
             continue
         except PlanError:  # none is faster, or the loss has no parts

@@ -8,17 +8,16 @@ from dataclasses import replace
 
 import msgspec
 
-from costmodel import Cluster, CollectiveModel, ComputeModel
+from costmodel import Cluster
 from ir import IRError, TraceError, check, digest
 from ir.trace import Traced, trace
-from substitutions import draft_of
 
 from ..common.errors import PlanError
 from ..common.options import Options
 from ..common.request import Request
 from ..common.stop import Stop
 from ..common.store.keys import Memory, memory_of
-from ..files.program_plan import ProgramPlan, SubstitutionRow
+from ..files.program_plan import ProgramPlan
 from .check_effects import check_effects
 from .edited import bounded
 from .held import check_held
@@ -28,23 +27,16 @@ from .ordering.plan import with_order
 from .ordering.rows import as_ordered
 from .padding.plan import with_padding
 from .padding.rows import as_padded
-from .plan_traced import One, donated_of, plan_traced, program_for, ties_of
+from .plan_rewritten import with_rewrites
+from .plan_traced import One, program_for, ties_of
 from .planned_program import PlannedProgram
-from .problem.records import Menus
 from .recompute.choose import Chosen, choose
 from .recompute.host_states import State, Waiting, parameters_of, states_of, within_hosts
 from .recompute.node_seconds import host_copy_seconds
-from .recompute.variants import as_planned
-from .rewrite.estimate import Estimator
-from .rewrite.joint_extraction import searched
-from .rewrite.left_out import LeftOut
-from .rewrite.price import Pricer, wall_s
+from .recompute.variants import as_planned, keeping_more
 from .rewrite.replay import replayed
-from .rewrite.retrace import retraced
-from .rewrite.search import MOST_SAVED, WORTH, RewriteSearch
-from .rewrite.searched_rules import rules_for
+from .rewrite.search import MOST_SAVED
 from .search.asked import may_offload
-from .search.context import Candidate
 from .search.over_meshes import limit_of
 from .search.stored_plans import plan_key, store_plan, stored_plan
 from .searched import Searched
@@ -108,7 +100,12 @@ def plan_one(
     near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
     if options.substitutions and options.baseline is None and near and not request.over:
         try:
-            plan = _rewritten(one, plan, best, whole, request, memory, plans.menus)
+            may = options.recompute in ("auto", "search")
+            plan = with_rewrites(
+                one, plan, best, whole,
+                lambda: keeping_more(traced, chosen.variant) if may else None,
+                request, memory, plans.menus,
+            )  # fmt: skip
         except KeyboardInterrupt:
             if not interruption.kept(found=True):
                 raise
@@ -190,64 +187,6 @@ def _stored(memory: Memory, key: str, traced: Traced) -> PlannedProgram | None:
         traced = replayed(traced, program.substitutions, "plan store")
     passes: tuple[str, ...] = ("trace", "substitute", "build", "solve", "inter")
     return PlannedProgram(program, traced, dict.fromkeys(passes, 0.0), cached=True)
-
-
-def _rewritten(
-    one: One,
-    plan: PlannedProgram,
-    best: Candidate,
-    traced: Traced,
-    request: Request,
-    memory: Memory,
-    menus: Menus,
-) -> PlannedProgram:
-    """The plan of the rewritten program where that is faster; else the given plan.
-
-    Rewrites are searched on the mesh of the plan, and the result is planned in full. The whole step
-    is rewritten, not the loss before it is differentiated: a traced loss no longer has the custom
-    derivatives of its parts.
-    """
-    machine, options = request.machine, request.options
-    request.say("substitute")
-    begun, program = time.monotonic(), plan.program
-    pricer = Pricer(machine, options, best, ties_of(traced), donated_of(traced))
-    estimator = Estimator(machine, ComputeModel(machine), CollectiveModel(machine))
-    plain_s = wall_s(best.account, machine)
-    rewrite_search = RewriteSearch(
-        pricer.step_s, estimator, plain_s, rules=rules_for(options.substitutions),
-        left_out=LeftOut(best, estimator),
-    )  # fmt: skip
-    found = searched(rewrite_search, draft_of(traced.graph), pricer.on_one_axis)
-    better = plan
-    if found is not None:
-        check(found.draft.graph, after="rewriting")
-        request.say(f"rewritten by {', '.join(dict.fromkeys(step.rule for step in found.steps))}")
-        rows = tuple(SubstitutionRow(s.rule, s.place, s.count) for s in found.steps)
-        again = replace(request, options=replace(options, baselines=False))
-        after = retraced(traced, found.draft)
-        try:
-            other, made = plan_traced(
-                one, after, again, begun, memory, program.step_s * (1 - WORTH),
-                pricer.known(found.draft), menus,
-            )  # fmt: skip
-        except PlanError:
-            pass  # none below the cutoff: the quick plan knew less of memory
-        else:
-            if wall_s(made.best.account, machine) < plain_s * (1 - WORTH):
-                # the baselines stay those of the original program
-                whole = msgspec.structs.replace(
-                    other.program, baselines=program.baselines, substitutions=rows,
-                    traced_digest=digest(traced.graph), recomputed=program.recomputed,
-                    padded=program.padded, ordered=program.ordered, hosted=program.hosted,
-                    sorted_blocks=program.sorted_blocks, host_states=program.host_states,
-                )  # fmt: skip
-                better = replace(other, program=whole)
-    now = time.monotonic()
-    seconds = plan.seconds | {"substitute": now - begun, "total": now - request.start}
-    noted = msgspec.structs.replace(
-        better.program, warnings=(*better.program.warnings, *rewrite_search.trial.warnings())
-    )
-    return replace(better, program=noted, seconds=seconds)
 
 
 def key_of_one(one: One, traced: Traced, machine: Cluster, options: Options, *more: object) -> str:

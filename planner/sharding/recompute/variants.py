@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from ir import digest
 from ir.trace import Program, Traced
 
 from ...files.program_plan import RecomputedRow
@@ -40,6 +41,22 @@ def variant_of(kept: Traced, values: Iterable[Key], late: Collection[int] = ()) 
     """A program that keeps everything, with some values computed again; `late` as of `kept_by`."""
     rows = rows_of(values)
     return Variant(applied(kept, rows, late), rows)
+
+
+def keeping_more(traced: Traced, variant: Variant) -> Variant | None:
+    """The program that keeps all values on the devices; None if a variant does, or moves states.
+
+    Args:
+        traced: the program as written.
+        variant: the one that is planned.
+    """
+    if variant.states:
+        return None
+    kept = kept_by(traced)
+    name = digest(kept.graph)
+    if name == digest(variant.traced.graph):
+        return None
+    return Variant(kept, None if name == digest(traced.graph) else ())
 
 
 def with_values_on_host(

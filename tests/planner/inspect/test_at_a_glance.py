@@ -14,7 +14,7 @@ from msgspec import structs
 
 from costmodel import ComputeModel, parse_cluster
 from planner import Options, Plan, load, plan
-from planner.common.stop import NO_STAGES, PART, Stop, stop_text
+from planner.common.stop import NO_STAGES, PART, REWRITTEN, Stop, stop_text
 from planner.common.units_text import share_text
 from planner.inspect.analysed_plan import AnalysedPlan
 from planner.inspect.at_a_glance import at_a_glance
@@ -270,3 +270,5 @@ def test_the_sentence_says_how_far_the_bound_is() -> None:
     assert f"proved optimal (the bound is of plans {words})" in stop_text(Stop.OPTIMAL, (PART,))
     assert stop_text(Stop.OPTIMAL, (NO_STAGES,)).endswith("(the bound is of plans in one program)")
     assert f"plans in one program {words})" in stop_text(Stop.OPTIMAL, (PART, NO_STAGES))
+    of = "plans of the rewritten program in one program)"
+    assert of in stop_text(Stop.OPTIMAL, (NO_STAGES, REWRITTEN))

@@ -15,6 +15,7 @@ import pytest
 from ir import IRError
 from ir.trace import trace
 from planner import PlanError, load, plan
+from planner.common.stop import REWRITTEN
 from planner.pipeline.cut.opened_loss import cut_of, opened
 from planner.pipeline.cut.replaced import traced_joint, with_program
 from planner.pipeline.cut.stage_gradient import joint_of
@@ -78,6 +79,8 @@ def test_stages_are_rewritten_and_it_pays(both) -> None:
     assert sum(rewritten.substitutions.values()) > 1
     assert rewritten.step_s < 0.9 * plain.step_s
     assert plain.substitutions == {}
+    assert REWRITTEN in rewritten.warnings
+    assert REWRITTEN not in plain.warnings
     assert 0.0 < rewritten.lower_bound_s <= rewritten.step_s
     assert rewritten.lower_bound_s <= plain.lower_bound_s
     rows = {row["rule"]: row["count"] for row in rewritten.summary()["substitutions"]}

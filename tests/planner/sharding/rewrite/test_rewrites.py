@@ -13,14 +13,17 @@ import pytest
 
 from ir import flops_of, lookup
 from planner import PlanError, load, plan
+from planner.common.stop import REWRITTEN
 from planner.sharding.rewrite.search import RewriteSearch
 from substitutions import patterns, worth_of_row
+from tests.planner.programs import slow_machine
 from tests.planner.sealing import resealed
 from tests.planner.sharding.rewrite.programs import (
     ATTENTION,
     CELLS,
     added,
     apart,
+    attention_twice,
     cells,
     linear_attention,
     low_rank,
@@ -73,6 +76,25 @@ def test_a_rewritten_step_computes_what_the_plain_one_does(attention) -> None:
         return optax.apply_updates(params, updates), state, loss
 
     close(rewritten.compile()(*copy(), batch), jax.jit(step)(params, state, batch))
+
+
+def test_a_rewrite_that_saves_memory_leaves_nothing_to_compute_again() -> None:
+    args = [ATTENTION[0]] * 2, ATTENTION[1]
+
+    def planned(**options):
+        return plan(
+            attention_twice, *args, cluster=slow_machine(2), optimizer=SGD, memory_bytes=20_000_000,
+            baselines=False, **options,
+        )  # fmt: skip
+
+    found, kept = planned(), planned(recompute="none")
+    short = planned(substitutions=False, microbatches=1)
+    assert short.program.recomputed  # as the scores do not fit
+    assert found.substitutions
+    assert not found.program.recomputed
+    assert kept.program.microbatches == 2
+    assert found.step_s < kept.step_s
+    assert REWRITTEN in found.warnings
 
 
 @pytest.fixture
