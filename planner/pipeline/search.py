@@ -51,7 +51,9 @@ MOST_PLANS = 160  # stages that are planned; the estimates of a search that ends
 # the models of `benchmarks pipeline-search`; where transfers take most of a step, simulated steps
 # are a fifth above their estimates, and hundreds of divisions lie between.
 MOST_VAIN = 40
-MOST_VAIN_PLACED = 10  # the same of divisions that were simulated; 0 to 3 on these models
+# The same of divisions that were simulated: 0 to 3 on these models, 11 in layers written out of
+# `tests/planner/pipeline/test_other_divisions.py` on two hosts, most of which do not fit.
+MOST_VAIN_PLACED = 20
 # A hand-written pipeline is priced if this share of its estimate is below the best step: a GPT of
 # 24 layers on two hosts takes 6 % less than its estimate. That is done for at most this many
 # numbers of micro-batches until one fits.

@@ -145,7 +145,7 @@ class MeshSearch:
         """The best plan on this mesh, if one fits, and a bound for all of them.
 
         The bound is that of the first solve, under the whole limit; later solves only make room for
-        transient buffers.
+        transient buffers. Where they find none that fits, the fastest known plan is taken.
 
         known: plans that fit, also of coarser meshes.
         cutoff: step above which the mesh is given up as soon as its bound shows it [s].
@@ -156,7 +156,8 @@ class MeshSearch:
         if not left.possible:
             self._note_blocked(left)
             return [], float("inf")
-        start = self._start(left, known)
+        given = self._given(left, known)
+        start = left.lowered(given) if given else ()
         first = self.scope.first
         tolerance = max(first.tolerance, gap)
         begin = self.scope.multipliers
@@ -173,20 +174,37 @@ class MeshSearch:
             return [], solution.bound
         if not solution.choice:
             self.scope.least.append(left.least_peak())
-            return [], solution.bound
+            return self._as_given(left, given, solution, cutoff), solution.bound
         found = self.of("search", left.built, solution)
         if found.account.peak_bytes > self.scope.limit:
             self.scope.least.append(left.least_peak())
             if solution.stop is Stop.INTERRUPTED:
-                return [], solution.bound
+                return self._as_given(left, given, solution, cutoff), solution.bound
             options = replace(REFINED, cutoff=cutoff, multipliers=multipliers)
             further = replace(options, budget=FURTHER, interruptible=first.interruptible)
             fitting = self.room.fitting(
                 "search", wished, left, found, options,
                 further if not gap and first.budget.exact else None,
             )  # fmt: skip
-            return ([fitting] if fitting is not None else []), solution.bound
+            some = self._as_given(left, given, solution, cutoff)
+            some += [] if fitting is None else [fitting]
+            return sorted(some, key=lambda one: one.account.step_s)[:1], solution.bound
         return [found], solution.bound
+
+    def _as_given(
+        self, left: Within, given: Sequence[int], solution: IntraSolution, cutoff: float
+    ) -> list[Candidate]:
+        """The plan of a choice on this mesh, if there is one that fits and is below a step [s].
+
+        A known plan of a coarser mesh may fit where none of those does that the solver finds in a
+        finer one, whose transient buffers it does not know.
+        """
+        if not given:
+            return []
+        found = self.of("search", left.built, replace(solution, choice=tuple(given)))
+        account = found.account
+        fits = account.peak_bytes <= self.scope.limit * (1 + 1e-9)
+        return [found] if fits and account.step_s < cutoff else []
 
     def glimpse(self) -> float:
         """A quick lower bound for all plans on this mesh [s], by which meshes are sorted.
@@ -204,16 +222,16 @@ class MeshSearch:
         self.scope.seconds["solve"] += time.monotonic() - start
         return bound
 
-    def _start(self, left: Within, known: Sequence[Candidate]) -> tuple[int, ...]:
-        """The fastest of the plans that this mesh can represent, as a choice of the nodes left."""
+    def _given(self, left: Within, known: Sequence[Candidate]) -> tuple[int, ...]:
+        """The choice of the fastest of the plans that this mesh can represent, if any is left."""
         for other in sorted(known, key=lambda c: c.account.step_s):
             places = joined(self.mesh.sizes, other.mesh.sizes)
             if places is not None and other.builder.cache.reshard.room_bytes == self.room_bytes:
                 groups = tuple(tuple(self.mesh.names[a] for a in group) for group in places)
                 names, choice = other.mesh.names, other.solution.choice
                 choice = refined(other.built, choice, left.built, names, groups)
-                if choice is not None and (start := left.lowered(choice)):
-                    return start
+                if choice is not None and left.lowered(choice):
+                    return choice
         return ()
 
     def rough(
