@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .problem import Floats, IntraProblem
+from .tables import Deferred, Table, Turned, whole
 
 Ints = NDArray[np.int64]
 
@@ -26,18 +27,20 @@ class Pool:
     most of their memory.
 
     Args:
-        arrays: what it holds at first, one after the other.
+        tables: what it holds at first, one after the other.
     """
 
     SPARE = 1.25  # of the size; memory that is not used is not taken
 
-    def __init__(self, *arrays: Floats) -> None:
-        self.size = sum(a.size for a in arrays)
-        if len(arrays) == 1:
-            self._array = arrays[0].ravel()
-        else:
-            self._array = np.zeros(int(self.SPARE * self.size))
-            np.concatenate([np.zeros(0), *[a.ravel() for a in arrays]], out=self.filled)
+    def __init__(self, *tables: Table) -> None:
+        self.size = sum(table.size for table in tables)
+        if len(tables) == 1:
+            self._array = whole(tables[0]).ravel()
+            return
+        self._array, at = np.zeros(int(self.SPARE * self.size)), 0
+        for table in tables:  # one after the other, so that two copies are of one table only
+            self._array[at : at + table.size] = whole(table).ravel()
+            at += table.size
 
     @property
     def filled(self) -> Floats:
@@ -126,18 +129,18 @@ def ranges(starts: Ints, counts: Ints) -> Ints:
     return np.arange(total) + np.repeat(starts - (ends - counts), counts)
 
 
-def pooled(arrays: Sequence[Floats]) -> tuple[Ints, Pool]:
-    """Where each array begins among all of them; one object is held once."""
+def pooled(tables: Sequence[Table]) -> tuple[Ints, Pool]:
+    """Where each table begins among all of them; one object is held once."""
     place: dict[int, int] = {}
-    at = np.empty(len(arrays), dtype=np.int64)
-    parts: list[Floats] = []
+    at = np.empty(len(tables), dtype=np.int64)
+    parts: list[Table] = []
     filled = 0
-    for n, array in enumerate(arrays):
-        known = place.get(id(array))
+    for n, table in enumerate(tables):
+        known = place.get(id(table))
         if known is None:
-            known = place[id(array)] = filled
-            parts.append(array)
-            filled += array.size
+            known = place[id(table)] = filled
+            parts.append(table)
+            filled += table.size
         at[n] = known
     return at, Pool(*parts)
 
@@ -149,20 +152,21 @@ def flatten_problem(problem: IntraProblem) -> Flat:
     """
     costs = list(problem.node_cost)
     ends: list[int] = []  # of one edge after the other
-    tables: list[Floats] = []
-    turned: dict[int, Floats] = {}
+    tables: list[Table] = []
+    turned: dict[int, Table] = {}
     for edge in problem.edges:
-        u, v, cost = edge.u, edge.v, edge.cost
+        u, v, cost = edge.u, edge.v, edge.table
         if u < v:
             ends += (u, v)
             tables.append(cost)
         elif u > v:
             ends += (v, u)
             if id(cost) not in turned:
-                turned[id(cost)] = np.ascontiguousarray(cost.T)
+                deferred = isinstance(cost, Deferred)
+                turned[id(cost)] = Turned(cost) if deferred else np.ascontiguousarray(cost.T)
             tables.append(turned[id(cost)])
         else:
-            costs[u] = costs[u] + np.diagonal(cost)
+            costs[u] = costs[u] + np.diagonal(edge.cost)
     first = np.concatenate(([0], np.cumsum([len(c) for c in costs]))).astype(np.int64)
     table, pool = pooled(tables)
     owner, begin, end, moment = _stretches(problem)

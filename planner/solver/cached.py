@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 
 from ..common.stop import Stop
-from ..common.store.keys import Memory, key_of
-from .problem import Floats, IntraProblem, IntraSolution
+from ..common.store.keys import Memory, array_name, key_of
+from .problem import IntraProblem, IntraSolution
 from .solve import SolveOptions
+from .tables import Table, whole
 from .work import Work
 
 # What a limit of time cut short is searched again.
@@ -63,18 +64,18 @@ def solved(
 def _name(problem: IntraProblem, options: SolveOptions) -> str:
     """A name for a problem: every distinct array once, and where each is used."""
     numbers: dict[int, int] = {}
-    arrays: list[Floats] = []
+    names: list[object] = []
 
-    def number(array: Floats) -> int:
-        if id(array) not in numbers:
-            numbers[id(array)] = len(arrays)
-            arrays.append(array)
-        return numbers[id(array)]
+    def number(table: Table) -> int:
+        if id(table) not in numbers:
+            numbers[id(table)] = len(names)
+            names.append(array_name(whole(table)))
+        return numbers[id(table)]
 
     nodes = [number(array) for array in problem.node_cost]
-    edges = [(e.u, e.v, number(e.cost)) for e in problem.edges]
+    edges = [(e.u, e.v, number(e.table)) for e in problem.edges]
     hidden = [
-        (n, e.hidden.window, number(e.hidden.seconds))
+        (n, e.hidden.window, number(e.hidden.table))
         for n, e in enumerate(problem.edges)
         if e.hidden is not None
     ]
@@ -92,7 +93,7 @@ def _name(problem: IntraProblem, options: SolveOptions) -> str:
         repr(problem.limit),
         sorted(kept.items()),
     )
-    return key_of("solution", parts, arrays)
+    return key_of("solution", parts, names)
 
 
 def _solves(row: _Solution, problem: IntraProblem) -> bool:

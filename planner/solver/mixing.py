@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from .problem import Edge, Floats, IntraProblem
+from .problem import Edge, IntraProblem
+from .tables import Deferred, Mixed, Table, whole
 
-# A mixed array, and those that it was mixed of, whose identities are its name.
-_Mixed = tuple[Floats, Floats, Floats]
+# A mixed table, and those that it was mixed of, whose identities are its name.
+_Mixed = tuple[Table, Table, Table]
 
 
 @dataclass
@@ -32,21 +33,28 @@ class Mixing:
         """
         made: dict[tuple[int, int, float], _Mixed] = {}
 
-        def mixed(cost: Floats, seconds: Floats, share: float) -> Floats:
+        def mixed(cost: Table, seconds: Table, share: float) -> Table:
             if share == 0.0:
                 return cost
             key = id(cost), id(seconds), share
             if key not in made:
-                made[key] = self._last.get(key) or (cost + share * seconds, cost, seconds)
+                made[key] = self._last.get(key) or (_sum(cost, share, seconds), cost, seconds)
             return made[key][0]
 
         costs, given = list(problem.node_cost), multipliers
         for x in problem.work:
-            costs[x.node] = mixed(costs[x.node], x.seconds, -given.get(x.window, 0.0))
+            costs[x.node] = whole(mixed(costs[x.node], x.seconds, -given.get(x.window, 0.0)))
         edges = [
             e if (h := e.hidden) is None
-            else Edge(e.u, e.v, mixed(e.cost, h.seconds, given.get(h.window, 0.0)))
+            else Edge(e.u, e.v, mixed(e.table, h.table, given.get(h.window, 0.0)))
             for e in problem.edges
         ]  # fmt: skip
         self._last = made
         return replace(problem, node_cost=tuple(costs), edges=tuple(edges), work=())
+
+
+def _sum(table: Table, share: float, other: Table) -> Table:
+    """A table and a share of another."""
+    if isinstance(table, Deferred) and isinstance(other, Deferred):
+        return Mixed(table, share, other)
+    return whole(table) + share * whole(other)

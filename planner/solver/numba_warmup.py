@@ -11,10 +11,10 @@ from .bound.memory_multipliers import Multipliers
 from .bound.message_passing import Messages
 from .bound.reduced_cost_fixing import cheap_enough
 from .exact.components import components
-from .option_classes import least_of_classes
 from .problem import Edge, IntraProblem
 from .reduce import node_elimination
 from .reduce.reduce import reduce
+from .tables import least_gathered, least_of_classes, split_gathered
 
 
 def is_cold() -> bool:
@@ -38,7 +38,10 @@ def run() -> None:
         tuple((v // 2, v // 2 + 2) if 2 < v < 8 else (0, 0) for v in range(count)), 9.0,
     )  # fmt: skip
     pair = np.array([0, 1, 0])
-    least_of_classes(problem.edges[1].cost, pair, pair, np.full((2, 2), np.inf))
+    table, at, sites = problem.edges[1].cost, (pair, pair), (np.ones(1), np.ones(1))
+    least_of_classes(table, pair, pair, np.full((2, 2), np.inf))
+    least_gathered(table, 1.0, at, at, np.full((2, 2), np.inf))
+    split_gathered(table, 1.0, at, sites, 1.0, False, np.zeros((3, 3)))
     state = reduce(flatten_problem(problem))
     state.project(np.zeros(count, dtype=np.int64))
     flat = state.flat

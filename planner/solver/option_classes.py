@@ -25,10 +25,10 @@ from .budget import Budget
 from .exact.window_programme import windows_of
 from .incumbent import EXACT
 from .mixing import Mixing
-from .numba_jit import compiled
 from .options import SolveOptions
 from .problem import Floats, IntraProblem, IntraSolution, Point
 from .reduce.options_left import options_left
+from .tables import Deferred, Table, least_of_classes
 from .whole_bound import WholeBound
 
 # Class of every option of each node, numbered from 0; equal arrays may be one object.
@@ -39,7 +39,7 @@ Plain = Callable[[IntraProblem, SolveOptions, Watch | None], IntraSolution]
 
 def pairs_of(problem: IntraProblem) -> int:
     """Pairs of options at all edges."""
-    return sum(edge.cost.size for edge in problem.edges)
+    return sum(edge.table.size for edge in problem.edges)
 
 
 def one_for_each_class(problem: IntraProblem, classes: Classes) -> IntraProblem:
@@ -52,11 +52,15 @@ def one_for_each_class(problem: IntraProblem, classes: Classes) -> IntraProblem:
     counts = {id(each): int(each.max(initial=-1)) + 1 for each in classes}
     made: dict[tuple[object, ...], Floats] = {}
 
-    def least(array: Floats, *nodes: int) -> Floats:
+    def least(array: Table, *nodes: int) -> Floats:
         key = (id(array), *[id(classes[n]) for n in nodes])
         if key not in made:
             of = [classes[n] for n in nodes]
-            made[key] = np.full([counts[id(each)] for each in of], np.inf)
+            shape = [counts[id(each)] for each in of]
+            if isinstance(array, Deferred):
+                made[key] = array.least(of[0], of[1], shape)
+                return made[key]
+            made[key] = np.full(shape, np.inf)
             if len(of) == 1:
                 np.minimum.at(made[key], of[0], array)
             else:
@@ -71,16 +75,6 @@ def one_for_each_class(problem: IntraProblem, classes: Classes) -> IntraProblem:
         return made[key]
 
     return problem.with_arrays(least, most)
-
-
-@compiled
-def least_of_classes(table: Floats, rows: Ints, columns: Ints, out: Floats) -> None:
-    """out[a, b] = least of itself and of table[i, j], i of the class a and j of b."""
-    for i in range(table.shape[0]):
-        least = out[rows[i]]
-        for j in range(table.shape[1]):
-            if table[i, j] < least[columns[j]]:
-                least[columns[j]] = table[i, j]
 
 
 def some_options(problem: IntraProblem, budget: Budget) -> Budget:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.stop import Stop
+from .tables import Table, lowest, whole
 
 Floats = NDArray[np.float64]
 Point = tuple[float, float, float]  # seconds since the start, cost, bound
@@ -20,11 +21,16 @@ ROUNDING = 1e-9  # relative: costs may be summed in another order
 class Hidden:
     """Seconds of pairs of choices besides their cost, which enough work of a window hides.
 
-    seconds: finite, as the costs of the edge are ordered [s].
+    table: finite, as the costs of the edge are ordered [s].
     """
 
     window: int
-    seconds: Floats
+    table: Table
+
+    @property
+    def seconds(self) -> Floats:
+        """The table as an array."""
+        return whole(self.table)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,8 +39,13 @@ class Edge:
 
     u: int
     v: int
-    cost: Floats
+    table: Table
     hidden: Hidden | None = None
+
+    @property
+    def cost(self) -> Floats:
+        """The table as an array."""
+        return whole(self.table)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +86,7 @@ class IntraProblem:
         return len(self.node_cost)
 
     def with_arrays(
-        self, part: Callable[..., Floats], work: Callable[..., Floats] | None = None
+        self, part: Callable[..., Table], work: Callable[..., Floats] | None = None
     ) -> IntraProblem:
         """The problem with other options: every array is replaced.
 
@@ -85,8 +96,8 @@ class IntraProblem:
         """
         edges = tuple(
             Edge(
-                e.u, e.v, part(e.cost, e.u, e.v),
-                None if (h := e.hidden) is None else Hidden(h.window, part(h.seconds, e.u, e.v)),
+                e.u, e.v, part(e.table, e.u, e.v),
+                None if (h := e.hidden) is None else Hidden(h.window, part(h.table, e.u, e.v)),
             )
             for e in self.edges
         )  # fmt: skip
@@ -107,7 +118,7 @@ class IntraProblem:
         """
         excess = self.excess(choice) if excess is None else excess
         nodes = sum([c.item(k) for c, k in zip(self.node_cost, choice, strict=True)])
-        edges = sum([e.cost.item(choice[e.u], choice[e.v]) for e in self.edges])
+        edges = sum([e.table.item(choice[e.u], choice[e.v]) for e in self.edges])
         return nodes + edges + sum(max(0.0, over) for over in excess.values())
 
     def excess(self, choice: Sequence[int]) -> dict[int, float]:
@@ -115,7 +126,7 @@ class IntraProblem:
         found: dict[int, float] = {}
         for e in self.edges:
             if e.hidden is not None:
-                hidden = e.hidden.seconds.item(choice[e.u], choice[e.v])
+                hidden = e.hidden.table.item(choice[e.u], choice[e.v])
                 found[e.hidden.window] = found.get(e.hidden.window, 0.0) + hidden
         for x in self.work:
             if x.window in found:
@@ -124,10 +135,10 @@ class IntraProblem:
 
     def least_cost(self) -> float:
         """No choice costs less: every node and every edge at its least, less what rounding adds."""
-        arrays = [*self.node_cost, *(edge.cost for edge in self.edges)]
-        each = {id(array): array for array in arrays}
-        least = {key: float(array.min(initial=np.inf)) for key, array in each.items()}
-        parts = [least[id(array)] for array in arrays]
+        tables = [*self.node_cost, *(edge.table for edge in self.edges)]
+        each = {id(table): table for table in tables}
+        least = {key: lowest(table) for key, table in each.items()}
+        parts = [least[id(table)] for table in tables]
         total = sum(parts) - ROUNDING * sum(map(abs, parts))
         return total if math.isfinite(total) else np.inf if np.inf in parts else -np.inf
 

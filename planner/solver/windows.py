@@ -348,4 +348,4 @@ def _distance(a: tuple[float, ...], b: tuple[float, ...]) -> float:
 
 def _columns(problem: IntraProblem) -> int:
     """Variables of the 0/1 programme."""
-    return sum(map(len, problem.node_cost)) + sum(e.cost.size for e in problem.edges)
+    return sum(map(len, problem.node_cost)) + sum(e.table.size for e in problem.edges)

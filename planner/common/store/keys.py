@@ -19,6 +19,7 @@ from typing import Any, TypeVar, final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel import Cluster
 from ir import Mesh, Sharding
@@ -57,6 +58,13 @@ def key_of(*parts: object) -> str:
     return hashlib.sha256(code_digest().encode() + data).hexdigest()
 
 
+def array_name(array: NDArray[Any]) -> list[object]:
+    """What names an array in a key."""
+    shaped: Any = np.ascontiguousarray(array)
+    content = hashlib.blake2b(shaped, digest_size=16).hexdigest()
+    return [str(shaped.dtype), shaped.shape, content]
+
+
 def _plain(value: object) -> object:
     match value:
         case Cluster():
@@ -69,9 +77,7 @@ def _plain(value: object) -> object:
         case Sharding():
             return str(value)
         case np.ndarray():
-            shaped: Any = np.ascontiguousarray(value)
-            content = hashlib.blake2b(shaped, digest_size=16).hexdigest()
-            return [str(shaped.dtype), shaped.shape, content]
+            return array_name(value)
         case _:
             raise TypeError(f"{type(value).__name__} has no name in the plan store")
 

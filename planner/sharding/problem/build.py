@@ -44,13 +44,13 @@ from .overlap_tables import (
     ChunksTable,
     PartsTable,
     lengths_of,
-    most_finite,
     sites_of,
     split_once,
     work_of,
 )
 from .records import Built, MenuCache, NodeRef, States
-from .reshard_tables import edge_table, same_state_table
+from .reshard_seconds import Reshards
+from .reshard_tables import read_or_copied, reshards, same_state
 from .skeleton import End, Join, Outline, Slot
 from .skeleton_builder import outline_of
 
@@ -148,37 +148,28 @@ class Builder:
         """Costs of joins of a node with itself, and edges."""
         kinds = self.exchanges.kind if self.exchanges else None
         outline, sites = self.outline, sites_of(self.outline, beside_s, kinds)
-        tables, most, free = dict[int, Floats](), dict[int, float](), set[int]()
         found = dict[_Alike, list[tuple[float, float]]]()
         joins = zip(outline.joins, outline.types, outline.counts, strict=True)
         for k, (join, type_, count) in enumerate(joins):
-            table = self._table(join, type_) if count else _NONE
-            parts = self.in_parts(self.refs, k) if count else None
-            if id(table) not in tables:
-                tables[id(table)] = table
-                most[id(table)] = most_finite(table)
-                if not table.any():
-                    free.add(id(table))
-            if id(table) in free:
+            if not count or (table := self._table(join, type_)).is_free:
                 continue
+            parts = self.in_parts(self.refs, k)
             alone = ((-1, -1, 0.0, count),)
             places = alone if join.how == "same state" else sites.get(k, alone)
             for window, kind, longest_s, times in places:
                 chunks = self.in_chunks(self.refs, k, kind)
                 beside = longest_s > 0.0 or parts is not None or chunks is not None
-                key = join.u, join.v, id(table), window if beside else -1, parts, chunks
+                key = join.u, join.v, table, window if beside else -1, parts, chunks
                 found.setdefault(key, []).append((longest_s * join.weight, times))
         own, edges = dict[int, Floats](), list[Edge]()
-        for (u, v, number, window, parts, chunks), each in found.items():
-            table = tables[number]
+        for (u, v, table, window, parts, chunks), each in found.items():
             if window >= 0:
-                lengths = lengths_of(most[number], each)
-                cost, hidden = split_once(self.cache.edges, table, lengths, parts, chunks)
+                cost, hidden = split_once(table, lengths_of(table.most, each), parts, chunks)
                 edges.append(Edge(u, v, cost, Hidden(window, hidden)))
                 continue
-            cost = self._times(self.cache.edges, table, sum(times for _, times in each))
+            cost = table.times(sum(times for _, times in each))
             if u == v:
-                own[u] = own.get(u, 0.0) + np.diagonal(cost)
+                own[u] = own.get(u, 0.0) + np.diagonal(cost.part())
             else:
                 edges.append(Edge(u, v, cost))
         return own, edges
@@ -354,30 +345,18 @@ class Builder:
         end = self.outline.end_of(v)
         return end.node, self._states_at(end)
 
-    def _table(self, join: Join, type_: TensorType) -> Floats:
+    def _table(self, join: Join, type_: TensorType) -> Reshards:
         """Costs of a join, by the options of its two nodes."""
-        edges = self.cache.edges
         if join.how == "same":
             return self.cache.same(len(self.refs[join.u].menu))
         columns = self._states_at(join.target)
         if join.how == "slices":
-            key = "slices", len(columns)
-            if key not in edges:
-                edges[key] = np.vstack((self.cache.same(len(columns)),) * 2)
-            return edges[key]
+            return self.cache.same(len(columns), 2)
         rows = self._states_at(join.source)
         if join.how == "same state":
-            return same_state_table(self.cache, rows, columns)
-        move = edge_table(self.cache, rows, columns, type_, join.weight)
-        if join.how == "reshard":
-            return move
-        kept = ("read", id(move))
-        if kept not in edges:
-            same = np.reshape([[a == b for b in columns] for a in rows], move.shape)
-            as_is, copied = np.where(same, 0.0, np.inf), np.where(same, np.inf, move)
-            edges[kept] = np.hstack((as_is, copied))
-            edges[("keep", id(move))] = move
-        return edges[kept]
+            return same_state(self.cache, rows, columns)
+        priced = reshards if join.how == "reshard" else read_or_copied
+        return priced(self.cache, rows, columns, type_, join.weight)
 
     def settle(self, built: Built, choice: list[int]) -> None:
         """Sets the nodes that only count memory by the choices of their neighbours."""
@@ -395,6 +374,5 @@ class Builder:
         self.costs[node] = self.costs[node] + self.cache.compute.taking_s(use)
 
 
-_NONE = np.zeros(0)
 # two nodes, table, window, products in parts, exchanges in chunks
-_Alike = tuple[int, int, int, int, PartsTable | None, ChunksTable | None]
+_Alike = tuple[int, int, Reshards, int, PartsTable | None, ChunksTable | None]

@@ -32,7 +32,7 @@ from ...solver.problem import Floats
 from ..cost.least_seconds import least_in_chunks_s
 from .overlap_tables import ChunksTable
 from .records import Exchange, MenuCache, Sent, States
-from .reshard_tables import by_state, edge_table
+from .reshard_tables import by_state, reshards
 from .skeleton import Outline
 
 Ints = NDArray[np.intp]
@@ -94,7 +94,7 @@ class Exchanges:
         cache = self.cache
         key = self.keys[kind], type_, id(rows), id(columns), weight
         if key not in cache.chunks:
-            seconds = edge_table(cache, rows, columns, type_, weight)
+            seconds = reshards(cache, rows, columns, type_, weight).table
             cache.chunks[key] = self._made(kind, type_, rows, columns, weight, seconds)
             cache.columns[("keep", id(rows))] = rows
             cache.columns[("keep", id(columns))] = columns

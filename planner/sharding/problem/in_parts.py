@@ -29,7 +29,7 @@ from ...solver.problem import Floats
 from .facts import Facts
 from .overlap_tables import PartsTable
 from .records import MenuCache, NodeRef, States
-from .reshard_tables import by_state, edge_table
+from .reshard_tables import by_state, reshards
 from .skeleton import End, Join, Outline
 
 
@@ -66,17 +66,16 @@ class Products:
         if not ends:
             return None
         flat, cache = self.facts.flat, self.cache
-        seconds = edge_table(cache, rows, columns, self.outline.types[number], join.weight)
+        seconds = reshards(cache, rows, columns, self.outline.types[number], join.weight)
         key = (
-            id(rows), id(columns), id(seconds), join.weight,
+            id(rows), id(columns), seconds, join.weight,
             *((op.node.attrs, operand_types(flat, op), id(refs[end.node].menu), end[1:])
               for end, op in ends),
         )  # fmt: skip
         if key not in cache.products:
-            cache.products[key] = self._made(join, refs, rows, columns, seconds)
+            cache.products[key] = self._made(join, refs, rows, columns, seconds.table)
             cache.columns[("keep", id(rows))] = rows
             cache.columns[("keep", id(columns))] = columns
-            cache.edges[("keep", id(seconds))] = seconds
         return cache.products[key]
 
     def _op(self, end: End, join: Join) -> FlatOp | None:

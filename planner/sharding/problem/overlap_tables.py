@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from costmodel import INTERFERENCE, InChunks
 
 from ...solver.problem import Floats, Work
+from ...solver.tables import Table
+from .reshard_seconds import Lengths, Reshards
 from .skeleton import Outline
 from .windows import BESIDE
-
-# Sites by the seconds L of compute beside which a reshard may run there: (L, number of sites). Of a
-# site at which only some rounds of a loop have compute beside them, each part counts by its share.
-Lengths = tuple[tuple[float, float], ...]
 
 
 def sites_of(
@@ -47,30 +45,6 @@ def sites_of(
         if share < 1.0:
             here.append((*which, 0.0, count * (1.0 - share)))
     return found
-
-
-def split_table(table: Floats, lengths: Lengths) -> tuple[Floats, Floats]:
-    """Seconds of a reshard at several sites of a window: those paid in any case, and the hidden.
-
-    Of n seconds at a site, h = min(n, i L) run beside L seconds of compute, which they slow down
-    by the factor i of interference: n - h/i is paid, h/i is hidden where the window has as much
-    compute. Summed over sites, h is a piecewise linear function of n.
-
-    Args:
-        table: n, seconds of all runs; infinite where there is no way.
-        lengths: of all runs, the shortest first.
-    """
-    way = np.isfinite(table)
-    paid, hidden = np.where(way, table, 0.0), np.zeros(table.shape)
-    for longest_s, count in lengths:
-        beside = paid.copy() if longest_s == np.inf else np.minimum(paid, INTERFERENCE * longest_s)
-        beside *= count
-        hidden += beside
-    hidden /= INTERFERENCE
-    paid *= sum(count for _, count in lengths)
-    paid -= hidden
-    paid[~way] = np.inf
-    return paid, hidden
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,23 +151,24 @@ class ChunksTable:
 
 
 def split_once(
-    known: dict[object, Floats], table: Floats, lengths: Lengths, parts: PartsTable | None,
-    chunks: ChunksTable | None,
-) -> tuple[Floats, Floats]:  # fmt: skip
-    """The paid and the hidden seconds of a table; one object for equal arguments."""
-    key = id(table), lengths, parts, chunks
-    if ("paid", *key) not in known:
-        split = split_table(table, lengths) if parts is None else parts.at(lengths, table)
-        if chunks is not None:
-            split = chunks.at(lengths, table, split)
-        known["paid", *key], known["hidden", *key] = split
-        known["keep", id(table)] = table
-    return known["paid", *key], known["hidden", *key]
+    reshards: Reshards, lengths: Lengths, parts: PartsTable | None, chunks: ChunksTable | None
+) -> tuple[Table, Table]:
+    """The paid and the hidden seconds of reshards at several sites; one object for equal arguments.
 
-
-def most_finite(table: Floats) -> float:
-    """The largest of the seconds of a reshard, those left out where there is no way."""
-    return float(table.max(initial=0.0, where=np.isfinite(table)))
+    Args:
+        reshards: the reshards.
+        lengths: seconds of compute beside them and number of such sites, of all runs.
+        parts: what may run in parts.
+        chunks: what may run in chunks.
+    """
+    if parts is None and chunks is None:
+        return reshards.at(lengths)
+    key = lengths, parts, chunks
+    if key not in reshards.otherwise:
+        table, whole = reshards.table, reshards.at(lengths)
+        split = (whole[0].part(), whole[1].part()) if parts is None else parts.at(lengths, table)
+        reshards.otherwise[key] = split if chunks is None else chunks.at(lengths, table, split)
+    return reshards.otherwise[key]
 
 
 def lengths_of(most: float, sites: Iterable[tuple[float, float]]) -> Lengths:

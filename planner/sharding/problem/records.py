@@ -14,6 +14,7 @@ from ir import FactorSpec, Mesh, ReshardStep, Sharding, Splits, Strategy, Tensor
 from ...solver.problem import Floats, IntraProblem
 from .buffers import LiveIntervals, watched
 from .overlap_tables import ChunksTable, PartsTable
+from .reshard_seconds import Reshards
 from .skeleton import Outline
 
 States = tuple[Sharding, ...]
@@ -89,7 +90,7 @@ class MenuCache:
     menus: _Menus = field(default_factory=_Menus)
     states: dict[object, States] = field(default_factory=dict[object, States])
     vectors: dict[object, Floats] = field(default_factory=dict[object, Floats])
-    edges: dict[object, Floats] = field(default_factory=dict[object, Floats])
+    edges: dict[object, Reshards] = field(default_factory=dict[object, Reshards])
     columns: dict[object, States] = field(default_factory=dict[object, States])
     index: _Index = field(default_factory=_Index)
     forms: dict[int, Hashable] = field(default_factory=dict[int, Hashable])
@@ -128,11 +129,17 @@ class MenuCache:
             self.menus[("keep", id(menu))] = menu
         return self.columns[key]
 
-    def same(self, count: int) -> Floats:
-        """The table of two nodes that take the same option, one object for equal sizes."""
-        key = "same", count
+    def same(self, count: int, times: int = 1) -> Reshards:
+        """Those of two nodes that take the same option, one object for equal sizes.
+
+        Args:
+            count: number of options.
+            times: how often the first node has each of them.
+        """
+        key = "same", count, times
         if key not in self.edges:
-            self.edges[key] = np.where(np.eye(count, dtype=bool), 0.0, np.inf)
+            same = np.where(np.eye(count, dtype=bool), 0.0, np.inf)
+            self.edges[key] = Reshards.of(np.vstack((same,) * times))
         return self.edges[key]
 
     def lift(self, states: States) -> States:
@@ -165,7 +172,7 @@ class Menus:
             made = MenuCache(mesh, reshard, compute, chunked=self.chunked, least=self.least)
             for (other, _), held in self.known.items():
                 if other == mesh:
-                    reshard, edges = held.reshard.with_room(room_bytes), dict[object, Floats]()
+                    reshard, edges = held.reshard.with_room(room_bytes), dict[object, Reshards]()
                     made = replace(held, reshard=reshard, edges=edges)
                     break
             self.known[mesh, room_bytes] = made

@@ -1,4 +1,4 @@
-"""Memoised tables of edge costs: seconds of a reshard between the states of two nodes."""
+"""Memoised costs of edges: seconds of a reshard between the states of two nodes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from costmodel import reduction_of
 from ir import Sharding, TensorType
 
-from ...solver.problem import Floats
 from .records import MenuCache, States
+from .reshard_seconds import Reshards
 
 
-def edge_table(
+def reshards(
     cache: MenuCache, rows: States, columns: States, type_: TensorType, weight: float
-) -> Floats:
+) -> Reshards:
     """Seconds from every row's state to every column's, times `weight`; inf if there is no path.
 
     Equal arguments give one object; so do tensors that divide alike on the mesh.
@@ -23,8 +23,8 @@ def edge_table(
     if key not in cache.edges:
         row_index, kind = _index(cache, rows, type_, None)
         column_index, _ = _index(cache, columns, type_, kind)
-        matrix = _weighted(cache, type_, kind, weight)
-        cache.edges[key] = matrix[row_index[:, None], column_index]
+        matrix = cache.reshard.matrix(type_, kind)
+        cache.edges[key] = Reshards(matrix, weight, row_index, column_index)
         cache.columns[("keep", id(rows))] = rows
         cache.columns[("keep", id(columns))] = columns
     return cache.edges[key]
@@ -38,24 +38,25 @@ def by_state(states: States) -> dict[Sharding, list[int]]:
     return found
 
 
-def _weighted(cache: MenuCache, type_: TensorType, kind: str, weight: float) -> Floats:
-    """Seconds between all states, times `weight`; the last row and column are of no state."""
-    key = ("states", cache.reshard.form(type_.shape), type_.nbytes, kind, weight)
-    if key not in cache.edges:
-        matrix = cache.reshard.matrix(type_, kind)
-        found = np.full((len(matrix) + 1,) * 2, np.inf)
-        found[:-1, :-1] = matrix
-        found[np.isfinite(found)] *= weight  # a loop that never runs has weight 0
-        cache.edges[key] = found
-    return cache.edges[key]
-
-
-def same_state_table(cache: MenuCache, rows: States, columns: States) -> Floats:
-    """The table of two ends of a value that cannot be resharded: no way to another state."""
+def same_state(cache: MenuCache, rows: States, columns: States) -> Reshards:
+    """Those of two ends of a value that cannot be resharded: no way to another state."""
     key = "same state", rows, columns
     if key not in cache.edges:
         same = np.reshape([[a == b for b in columns] for a in rows], (len(rows), len(columns)))
-        cache.edges[key] = np.where(same, 0.0, np.inf)
+        cache.edges[key] = Reshards.of(np.where(same, 0.0, np.inf))
+    return cache.edges[key]
+
+
+def read_or_copied(
+    cache: MenuCache, rows: States, columns: States, type_: TensorType, weight: float
+) -> Reshards:
+    """Those of a region's operand: options that read the value as it is, then those with a copy."""
+    move = reshards(cache, rows, columns, type_, weight)
+    key = "read", move
+    if key not in cache.edges:
+        same = np.reshape([[a == b for b in columns] for a in rows], move.shape)
+        as_is, copied = np.where(same, 0.0, np.inf), np.where(same, np.inf, move.table)
+        cache.edges[key] = Reshards.of(np.hstack((as_is, copied)))
     return cache.edges[key]
 
 

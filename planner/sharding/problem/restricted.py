@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ir import FactorSpec, Strategy
 
 from ...solver.problem import Edge, Floats, Hidden, IntraProblem, IntraSolution, Work
+from ...solver.tables import Table, some
 from .axis_classes import AxisClasses
 from .facts import Facts
 from .records import Built, Limits
@@ -28,21 +29,18 @@ class Cuts:
     _arrays: dict[Hashable, Floats] = field(default_factory=dict[Hashable, Floats])
     _kept: dict[bytes, Ints] = field(default_factory=dict[bytes, Ints])
     _some: dict[int, bool] = field(default_factory=dict[int, bool])
-    _held: list[Floats] = field(default_factory=list[Floats])  # keeps their ids unique
+    _held: list[Table] = field(default_factory=list[Table])  # keeps their ids unique
 
     def kept(self, options: Sequence[int]) -> Ints:
         """Indices of options, one object for equal ones."""
         array = np.array(options, dtype=np.intp)
         return self._kept.setdefault(array.tobytes(), array)
 
-    def part(self, array: Floats, *kept: Ints | None) -> Floats:
-        """Rows (and columns) of an array; None keeps all."""
+    def part(self, array: Table, *kept: Ints | None) -> Floats:
+        """Rows (and columns) of a table; None keeps all."""
         key = (id(array), *map(id, kept))
         if key not in self._arrays:
-            found = array
-            for axis, k in enumerate(kept):
-                found = found if k is None else found.take(k, axis=axis)
-            self._arrays[key] = found
+            self._arrays[key] = some(array, *kept)
             self._held.append(array)
         return self._arrays[key]
 
@@ -119,10 +117,10 @@ class Within:
     def _edges(self, kept: Sequence[Ints | None]) -> Iterator[Edge]:
         """The edges that cost anything."""
         for e in self.built.problem.edges:
-            cost, hidden = self.cuts.part(e.cost, kept[e.u], kept[e.v]), e.hidden
+            cost, hidden = self.cuts.part(e.table, kept[e.u], kept[e.v]), e.hidden
             if self.cuts.costs(cost):
                 if hidden is not None:
-                    seconds = self.cuts.part(hidden.seconds, kept[e.u], kept[e.v])
+                    seconds = self.cuts.part(hidden.table, kept[e.u], kept[e.v])
                     hidden = Hidden(hidden.window, seconds)
                 yield Edge(e.u, e.v, cost, hidden)
 

@@ -15,7 +15,7 @@ from ...common.stop import Stop
 from ...solver.cached import solved
 from ...solver.exact.bucket_elimination import Tables
 from ...solver.options import FURTHER, GLIMPSE, MOMENTS, REFINED, ROUGH, ROUGH_AGAIN
-from ...solver.problem import Floats, IntraSolution
+from ...solver.problem import IntraSolution
 from ...solver.reduce.reduction_cache import ReductionCache
 from ...solver.solve import SolveOptions, solve
 from ..lower import Decided
@@ -23,6 +23,7 @@ from ..problem.axis_classes import AxisClasses
 from ..problem.build import Builder
 from ..problem.in_flight import with_in_flight
 from ..problem.records import Built, Limits, MenuCache
+from ..problem.reshard_seconds import Reshards
 from ..problem.restricted import Cuts, Within, within
 from .context import Candidate, Scope
 from .mesh_refinement import coarsened, joined, refined
@@ -59,7 +60,7 @@ class MeshSearch:
             cache = self.builder.cache
             reshard = cache.reshard.with_room(room_bytes)
             self.others[room_bytes] = self._builder(
-                replace(cache, reshard=reshard, edges=dict[object, Floats]())
+                replace(cache, reshard=reshard, edges=dict[object, Reshards]())
             )
         return self.others[room_bytes]
 

@@ -206,8 +206,8 @@ def excess_of(problem: IntraProblem) -> list[Flat]:
             if x.window == window:
                 costs[x.node] = costs[x.node] - x.seconds
         edges = tuple(
-            Edge(e.u, e.v, h.seconds if (h := e.hidden) and h.window == window
-                 else zeros(e.cost.shape))
+            Edge(e.u, e.v, h.table if (h := e.hidden) and h.window == window
+                 else zeros(e.table.shape))
             for e in problem.edges
         )  # fmt: skip
         alone = replace(problem, node_cost=tuple(costs), edges=edges, work=(), limit=np.inf)

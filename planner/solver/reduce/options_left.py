@@ -9,6 +9,7 @@ import numpy as np
 
 from ..arrays import Ints
 from ..problem import Floats, IntraProblem
+from ..tables import Table, some
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,11 +42,10 @@ def options_left(problem: IntraProblem, held: np.ndarray) -> OptionsLeft:
         kept.append(known.setdefault(options.tobytes(), options))
     made: dict[tuple[int, ...], Floats] = {}
 
-    def part(array: Floats, *nodes: int) -> Floats:
+    def part(array: Table, *nodes: int) -> Floats:
         key = (id(array), *(id(kept[v]) for v in nodes))
         if key not in made:
-            rows, *columns = [kept[v] for v in nodes]
-            made[key] = array[rows[:, None], columns[0]] if columns else array[rows]
+            made[key] = some(array, *[kept[v] for v in nodes])
         return made[key]
 
     return OptionsLeft(problem.with_arrays(part), tuple(kept))

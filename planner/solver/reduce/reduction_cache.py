@@ -43,5 +43,6 @@ def _same(a: IntraProblem, b: IntraProblem | None) -> bool:
         return False
     arrays = zip((*a.node_cost, *a.usage), (*b.node_cost, *b.usage), strict=True)
     return all(x is y for x, y in arrays) and all(
-        (x.u, x.v) == (y.u, y.v) and x.cost is y.cost for x, y in zip(a.edges, b.edges, strict=True)
+        (x.u, x.v) == (y.u, y.v) and x.table is y.table
+        for x, y in zip(a.edges, b.edges, strict=True)
     )

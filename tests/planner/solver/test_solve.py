@@ -165,7 +165,7 @@ def test_costs_of_any_size() -> None:
             scaled = replace(
                 problem,
                 node_cost=tuple(c * scale for c in problem.node_cost),
-                edges=tuple(replace(e, cost=e.cost * scale) for e in problem.edges),
+                edges=tuple(replace(e, table=e.cost * scale) for e in problem.edges),
             )
             best = brute_force(scaled)
             found = solve(scaled, SolveOptions(tolerance=0.0))

@@ -19,7 +19,7 @@ from planner.sharding.cost.in_parts import beside_product
 from planner.sharding.lower import lower_decisions
 from planner.sharding.problem.in_chunks import exchange_step
 from planner.sharding.problem.overlap_tables import sites_of
-from planner.sharding.problem.reshard_tables import edge_table
+from planner.sharding.problem.reshard_tables import reshards
 from tests.planner.sharding.cost.test_account import adds_up
 from tests.planner.spaces import Space, space
 
@@ -140,7 +140,7 @@ def alone(found: Space, n: int, kind: int) -> dict[tuple[int, int], Any]:
     assert exchanges is not None
     rows = builder.states_of(built.refs, join.source)
     columns = builder.states_of(built.refs, join.target)
-    seconds = edge_table(builder.cache, rows, columns, type_, join.weight)
+    seconds = reshards(builder.cache, rows, columns, type_, join.weight).table
     prices = dict[tuple[int, int], Any]()
     for r, c in zip(*np.nonzero(np.isfinite(seconds)), strict=True):
         step = exchange_step(exchanges.kinds[kind], type_, rows[r], columns[c], reshard.mesh)
