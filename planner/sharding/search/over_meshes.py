@@ -333,7 +333,7 @@ class Search:
             )  # fmt: skip
         over = least - self.limit
         raise error(
-            f"does not fit: the smallest plan needs {bytes_text(least)} on each device, "
+            f"does not fit: every plan needs {bytes_text(least)} or more on each device, "
             f"{bytes_text(over)} more than the limit of {bytes_text(self.limit)}",
             kind="does-not-fit", where=self.cluster.name,
             remedy=f"use about {max(2, round(least / self.limit + 0.5))} times the devices, a "
