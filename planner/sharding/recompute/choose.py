@@ -7,9 +7,9 @@ of the bounds of all choices is a bound for these choices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 
 from ir import digest
 from ir.trace import Traced
@@ -18,7 +18,7 @@ from ...common.errors import PlanError, ShortError
 from ...common.request import Request
 from ...common.stop import PART, PART_STATES
 from ..search.context import WORTH as LEAST_GAIN
-from .choices import EVERY_CHOICE_OF, choices, recomputable
+from .choices import EVERY_CHOICE_OF, recomputable
 from .chosen import Chosen, Rough, T
 from .every_choice import best_of_every
 from .frontier import SecondsOf
@@ -28,16 +28,9 @@ from .kinds import KINDS, chosen_by_kind
 from .least_work import WORTH, Early, of_least_work
 from .passes import differentiates
 from .roughly import fastest_roughly, of_fastest_roughly, uninterrupted
-from .saved import Layer, layers_of
-from .variants import (
-    Rows,
-    Variant,
-    hosted_variants,
-    kept_by,
-    may_wait,
-    variant_of,
-    with_states,
-)
+from .saved import layers_of
+from .variants import Variant, kept_by, may_wait, variant_of, with_states
+from .variants_in_turn import VariantsInTurn, in_turn
 
 # Share of the memory limit below which more micro-batches, and choices of stages, are not looked at
 # for want of memory; not measured.
@@ -167,12 +160,11 @@ def _chosen(
     wish = request.options.recompute
     if wish == "written" or not differentiates(traced.program):
         return _only(Variant(traced), search, cutoff_s)
-    kept, settled = kept_by(traced), set[Rows | None]()
+    kept = kept_by(traced)
     layers = layers_of(kept.program)
 
-    def variants_of(without: Sequence[Traced], *, few_first: bool) -> Iterator[Variant]:
-        settled.clear()
-        return _variants(kept, layers, seconds_of, without, copy_s, settled, few_first=few_first)
+    def variants_of(without: Sequence[Traced], *, few_first: bool) -> VariantsInTurn:
+        return in_turn(kept, layers, seconds_of, without, copy_s, few_first=few_first)
 
     if wish in KINDS:
         return _only(variant_of(kept, chosen_by_kind(layers, wish)), search, cutoff_s)
@@ -184,12 +176,12 @@ def _chosen(
         if more is None and early is not None and recomputes(traced.program):
             variants = variants_of([traced], few_first=True)
             more = of_fastest_roughly(
-                traced, variants, request, search, seconds_of, early, cutoff_s, settled
+                traced, variants, request, search, seconds_of, early, cutoff_s
             )
         if more is not None:
             return replace(more, notes=(PART,))
         variants = variants_of([traced], few_first=True)
-        found = _written(traced, variants, request, search, seconds_of, rough, cutoff_s, settled)
+        found = _written(traced, variants, request, search, seconds_of, rough, cutoff_s)
         if isinstance(found, Chosen):
             return found
         refused = found
@@ -198,7 +190,7 @@ def _chosen(
     each = recomputable(layers)
 
     def first() -> Chosen[T]:
-        return _best(chain(others, variants), request, search, cutoff_s, refused, settled)
+        return _best(others, variants, request, search, cutoff_s, refused)
 
     roughly = EVERY_CHOICE_OF < len(each) <= ROUGHLY_EVERY_OF
     best = (
@@ -211,13 +203,12 @@ def _chosen(
 
 def _written(
     traced: Traced,
-    variants: Iterable[Variant],
+    variants: VariantsInTurn,
     request: Request,
     search: Callable[[Variant, float], T],
     seconds_of: Callable[[Traced], SecondsOf],
     rough: Callable[[T], Rough],
     cutoff_s: float,
-    settled: set[Rows | None],
 ) -> Chosen[T] | PlanError:
     """As `_where_memory_slows`; the error of the program as written if it does not fit."""
     try:
@@ -227,7 +218,7 @@ def _written(
             raise
         return error
     try:
-        return _where_memory_slows(written, variants, request, search, seconds_of, rough, settled)
+        return _where_memory_slows(written, variants, request, search, seconds_of, rough)
     except KeyboardInterrupt:
         if not request.interruption.kept(found=True):
             raise
@@ -241,12 +232,11 @@ def _only(variant: Variant, search: Callable[[Variant, float], T], cutoff_s: flo
 
 def _where_memory_slows(
     written: Chosen[T],
-    variants: Iterable[Variant],
+    variants: VariantsInTurn,
     request: Request,
     search: Callable[[Variant, float], T],
     seconds_of: Callable[[Traced], SecondsOf],
     rough: Callable[[T], Rough],
-    settled: set[Rows | None],
 ) -> Chosen[T]:
     """The plan of the program as written, or a faster one if the memory limit makes it slower."""
     if request.over:
@@ -256,7 +246,7 @@ def _where_memory_slows(
     if saving_s <= WORTH * step_s:
         return written
     best = fastest_roughly(
-        written.variant.traced, variants, step_s, saving_s, quick, request, seconds_of, settled
+        written.variant.traced, variants, step_s, saving_s, quick, request, seconds_of
     )
     if best is None or request.over:
         return replace(written, notes=(PART,))
@@ -271,22 +261,27 @@ def _where_memory_slows(
 
 
 def _best(
-    variants: Iterable[Variant],
+    first: Sequence[Variant],
+    variants: VariantsInTurn,
     request: Request,
     search: Callable[[Variant, float], T],
     cutoff_s: float,
     refused: PlanError | None,
-    settled: set[Rows | None],
 ) -> Chosen[T]:
     """The fastest variant that fits.
 
-    refused: why the program as it is written does not fit, if that is known.
-    settled: as of `_variants`; gets the choices that fit, or are no faster.
+    Args:
+        first: variants that are planned before the others.
+        variants: the others.
+        request: options and progress.
+        search: plans a variant, if it has a plan below some seconds.
+        cutoff_s: upper limit of the step [s].
+        refused: why the program as it is written does not fit, if that is known.
     """
     best: Chosen[T] | None = None
     beaten: PlanError | None = None
     bounds: list[float] = []
-    timely = uninterrupted(variants, request, lambda: best is not None)
+    timely = uninterrupted(chain(first, variants), request, lambda: best is not None)
     for number, variant in enumerate(timely):
         request.say(f"recompute {number}")
         limit = cutoff_s if best is None else min(cutoff_s, best.found.step_s)
@@ -294,7 +289,7 @@ def _best(
             found = search(variant, limit)
         except PlanError as error:
             if error.kind == "not-faster":
-                settled.add(variant.rows)
+                variants.settle(variant)
                 beaten = error
                 bounds.append(limit * (1 - LEAST_GAIN))
             elif error.kind != "does-not-fit":
@@ -306,7 +301,7 @@ def _best(
             if not request.interruption.kept(found=best is not None):
                 raise
             break
-        settled.add(variant.rows)
+        variants.settle(variant)
         bounds.append(found.bound_s)
         if best is None or found.step_s < best.found.step_s:
             best = Chosen(variant, found, found.bound_s)
@@ -327,44 +322,3 @@ def _everything_tried(error: PlanError | None) -> PlanError:
         error.message, kind=error.kind, where=error.where, needs_bytes=error.needs_bytes,
         remedy=error.remedy.replace(CHECKPOINT, ""),
     )  # fmt: skip
-
-
-def _variants(
-    kept: Traced,
-    layers: Sequence[Layer],
-    seconds_of: Callable[[Traced], SecondsOf],
-    without: Sequence[Traced],
-    copy_s: Callable[[float], float] | None,
-    settled: Collection[Rows | None],
-    *,
-    few_first: bool,
-) -> Iterator[Variant]:
-    """Distinct variants.
-
-    Args:
-        kept: the program that keeps everything.
-        layers: its bodies with a forward pass.
-        seconds_of: seconds of the nodes of a program.
-        without: programs that have been planned.
-        copy_s: as of `choose`.
-        settled: choices that need nothing on the host, as far as that is known when it is asked.
-        few_first: those that compute least again come first, else last: where memory is short,
-            these take longest to plan, least if a faster plan is known.
-
-    Where values may wait on the host, each choice is planned as well with as much there as its
-    copies have compute beside them; the first and the last choice also with all that may. Where all
-    layers are written out, that is done for choices alone that do not fit without.
-    """
-    found = choices(layers, seconds_of(kept))
-    seen = {digest(one.graph) for one in without}
-    ends, looped = (found[0], found[-1]), any(layer.loop for layer in layers)
-    for values in found if few_first else found[::-1]:
-        variant = variant_of(kept, values)
-        more = iter(()) if copy_s is None else hosted_variants(variant, seconds_of, copy_s)
-        for one in chain((variant,), islice(more, None if values in ends else 1)):
-            name = digest(one.traced.graph)
-            if name not in seen:
-                seen.add(name)
-                yield one
-            if not looped and variant.rows in settled:
-                break

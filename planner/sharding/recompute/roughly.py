@@ -17,18 +17,18 @@ from ..edited import plan_or_none
 from .chosen import Chosen, Rough, T
 from .frontier import SecondsOf, work_s
 from .least_work import WORTH, Early, or_written
-from .variants import Rows, Variant
+from .variants import Variant
+from .variants_in_turn import VariantsInTurn
 
 
 def of_fastest_roughly(
     traced: Traced,
-    variants: Iterable[Variant],
+    variants: VariantsInTurn,
     request: Request,
     search: Callable[[Variant, float], T],
     seconds_of: Callable[[Traced], SecondsOf],
     early: Early[T],
     cutoff_s: float,
-    settled: set[Rows | None],
 ) -> Chosen[T] | None:
     """The plan of the choice of less work whose rough plan is fastest, if faster than as written.
 
@@ -44,7 +44,6 @@ def of_fastest_roughly(
         seconds_of: seconds of the nodes of a program.
         early: what is known before any full plan.
         cutoff_s: upper limit of the step [s].
-        settled: as of `fastest_roughly`.
 
     Returns:
         None if memory has room for the program as written, or no rough plan is faster.
@@ -52,9 +51,7 @@ def of_fastest_roughly(
     quick = None if request.over else plan_or_none(early.roughly)
     if quick is None or request.over:
         return None
-    best = fastest_roughly(
-        traced, variants, quick.known_s, 0.0, quick, request, seconds_of, settled
-    )
+    best = fastest_roughly(traced, variants, quick.known_s, 0.0, quick, request, seconds_of)
     if best is None or request.over:
         return None
     found = plan_or_none(lambda: search(best, cutoff_s))
@@ -66,13 +63,12 @@ def of_fastest_roughly(
 
 def fastest_roughly(
     traced: Traced,
-    variants: Iterable[Variant],
+    variants: VariantsInTurn,
     step_s: float,
     saving_s: float,
     rough: Rough,
     request: Request,
     seconds_of: Callable[[Traced], SecondsOf],
-    settled: set[Rows | None],
 ) -> Variant | None:
     """The choice with the fastest rough plan, if that is faster than the program as written.
 
@@ -88,7 +84,6 @@ def fastest_roughly(
         rough: rough plans.
         request: options and progress.
         seconds_of: seconds of the nodes of a program.
-        settled: gets the choices that fit, or make too much work: they need nothing on the host.
     """
     most_s = work_s(traced, seconds_of(traced)) + saving_s
     timely = takewhile(lambda _: not request.over, variants)
@@ -96,7 +91,7 @@ def fastest_roughly(
     def is_little(variant: Variant) -> bool:
         little = work_s(variant.traced, seconds_of(variant.traced)) < most_s
         if not little:
-            settled.add(variant.rows)
+            variants.settle(variant)
         return little
 
     half_s = request.left_s / 2
@@ -110,7 +105,7 @@ def fastest_roughly(
         request.say(f"recompute {number}")
         found_s = rough.step_s(variant, least_s)
         if found_s < math.inf:
-            settled.add(variant.rows)
+            variants.settle(variant)
         if found_s < least_s:
             best, least_s = variant, found_s
     return best

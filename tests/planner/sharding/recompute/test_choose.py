@@ -33,6 +33,7 @@ from planner.sharding.recompute.rough_plans import RoughPlans
 from planner.sharding.recompute.roughly import fastest_roughly, of_fastest_roughly
 from planner.sharding.recompute.saved import layers_of
 from planner.sharding.recompute.variants import Variant, variant_of
+from planner.sharding.recompute.variants_in_turn import VariantsInTurn
 from planner.sharding.variant_plans import VariantPlans
 from planner.training.step_call import StepCall
 
@@ -347,10 +348,8 @@ def test_rough_plans_leave_time_for_the_search_of_the_best(
     traced: Any = SimpleNamespace(graph=SimpleNamespace(nodes=()))
     variants = [Variant(traced, states=(k,)) for k in range(len(steps_s))]
     monkeypatch.setattr(roughly, "work_s", lambda *_: 0.0)
-    settled = set[Any]()
-    found = fastest_roughly(
-        traced, variants, 1.0, 0.1, quick, request, lambda _: lambda _: 0.0, settled
-    )
+    each = VariantsInTurn([[one] for one in variants], hosted_if_short=False)
+    found = fastest_roughly(traced, each, 1.0, 0.1, quick, request, lambda _: lambda _: 0.0)
     assert (found and steps_s[found.states[0]]) == planned
 
 
@@ -387,8 +386,9 @@ def test_the_fastest_rough_plan_comes_before_the_program_as_written(
     for module in (roughly, least_work):
         monkeypatch.setattr(module, "work_s", lambda one, _: 0.1 if one is traced else other_work_s)
     found = of_fastest_roughly(
-        traced, [Variant(other)], Request(parse_cluster("2xh100"), Options()), search,
-        lambda _: lambda _: 0.0, early, float("inf"), set(),
+        traced, VariantsInTurn([[Variant(other)]], hosted_if_short=False),
+        Request(parse_cluster("2xh100"), Options()), search,
+        lambda _: lambda _: 0.0, early, float("inf"),
     )  # fmt: skip
     assert seen == asked
     assert (found and found.found.step_s) == kept_s

@@ -21,7 +21,7 @@ from ir.trace import trace
 from planner import PlanError, load, plan, verify
 from planner.emit import compile_plan
 from planner.emit.compilers import has_plugin
-from planner.sharding.recompute import choose
+from planner.sharding.recompute import choose, variants_in_turn
 from planner.sharding.recompute.choices import choices
 from planner.sharding.recompute.hosted import with_hosted
 from planner.sharding.recompute.hosted_written import written_bodies
@@ -195,13 +195,13 @@ def test_no_set_of_values_is_faster(rate: float, monkeypatch: pytest.MonkeyPatch
 def test_choices_that_fit_have_nothing_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     args, cluster = structs(), linked(parse_cluster("2xh100"), 1e12)
     limit = {"memory_bytes": int(ROOM * planned(args, cluster).peak_bytes), "mesh": (2,)}
-    asked, own = list[Rows | None](), choose.hosted_variants
+    asked, own = list[Rows | None](), variants_in_turn.hosted_variants
 
     def noted(variant: Variant, *rest: Any) -> Iterator[Variant]:
         asked.append(variant.rows)
         yield from own(variant, *rest)
 
-    monkeypatch.setattr(choose, "hosted_variants", noted)
+    monkeypatch.setattr(variants_in_turn, "hosted_variants", noted)
     assert planned(args, cluster, **limit).program.hosted
     assert asked
     fits = {
