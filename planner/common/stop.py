@@ -14,6 +14,7 @@ NO_STAGES = (
     "pipeline: not searched, as all devices are one island and one program fits; the lower bound "
     "is of plans in one program (pipeline=2 plans stages)"
 )
+ASKED = "the lower bound is that of pipelines as asked for: "  # then which settings
 _COVERED = {
     PART: "of recomputation",
     PART_STATES: "of arrays on the host",
@@ -41,6 +42,27 @@ def covered_text(notes: Collection[str]) -> str:
     parts += ["in one program"] if NO_STAGES in notes else []
     parts += [f"with choices {of} that were planned"] if of else []
     return " ".join(parts)
+
+
+def asked_text(notes: Collection[str]) -> str:
+    """Settings of the search to which the lower bound of a plan in stages holds; empty if none.
+
+    Args:
+        notes: of the plan that has the bound.
+    """
+    return next((note.removeprefix(ASKED) for note in notes if note.startswith(ASKED)), "")
+
+
+def pipelines_text(notes: Collection[str]) -> str:
+    """Which pipelines the lower bound of a plan in stages is of, as words after "pipeline".
+
+    Args:
+        notes: of the plan that has the bound.
+    """
+    asked = asked_text(notes)
+    parts = ["of the rewritten program"] if REWRITTEN in notes else []
+    parts += [f"as asked for ({asked}),"] if asked else []
+    return " ".join([*parts, "with one kind of recomputation in each stage"])
 
 
 def stop_text(stop: Stop, notes: Collection[str]) -> str:

@@ -9,7 +9,7 @@ from ir import Sharding
 from profiles import ProfileError
 
 from ..common.layer_names import common_name, without_numbers
-from ..common.stop import Stop, stop_text
+from ..common.stop import Stop, pipelines_text, stop_text
 from ..common.units_text import bytes_text, printable, seconds_text
 from .plan_file import ONE_PROGRAM, Pipeline, PlanFile, StageRow
 from .program_plan import PaddedRow, ProgramPlan
@@ -148,8 +148,8 @@ def _bound_of_stages(file: PlanFile, pipeline: Pipeline) -> str:
     if not pipeline.lower_bound_s:
         return "none is known" + ("" if file.stop is Stop.GAP else f": {file.stop.value}")
     return (
-        f"{seconds_text(pipeline.lower_bound_s)} for all pipelines with one kind of recomputation "
-        f"in each stage, gap {file.gap:.2%}: {file.stop.value}"
+        f"{seconds_text(pipeline.lower_bound_s)} for all pipelines "
+        f"{pipelines_text(pipeline.warnings)}, gap {file.gap:.2%}: {file.stop.value}"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from costmodel import Cluster, ComputeModel
 from costmodel.compiler import analyse
 
-from ..common.stop import PROVED, REWRITTEN, Stop, covered_text
+from ..common.stop import PROVED, Stop, covered_text, pipelines_text
 from ..common.units_text import dollars_text, seconds_text, share_text
 from ..files.plan_file import ONE_PROGRAM, Pipeline, PlanFile
 from ..files.program_plan import BaselineRow, ProgramPlan
@@ -35,7 +35,6 @@ ENDED = (Stop.TIME_LIMIT.name, Stop.INTERRUPTED.name)
 # What a lower bound is of.
 ALL = "plan of the search space"
 PART_SEEN = "plan that was looked at before the search ended"
-ONE_KIND = "with one kind of recomputation in each stage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +85,17 @@ class Glance:
 
     def sentence(self) -> str:
         """What the plan is, how good, and what limits it."""
-        said = [f"{seconds_text(self.step_s)} a step", self.layout]
-        if self.other:
-            said.append(f"{self.compared()} as {self.against()}")
-        said.append(self.bounded)
-        said.append(f"limited by {self.limited_by}" if self.limited_by else "")
-        return "; ".join(filter(None, said))
+        limits = f"limited by {self.limited_by}" if self.limited_by else ""
+        return "; ".join(filter(None, (self.what(), self.how_good(), limits)))
+
+    def what(self) -> str:
+        """The step, and the nearest known layout."""
+        return f"{seconds_text(self.step_s)} a step; {self.layout}"
+
+    def how_good(self) -> str:
+        """The step beside hand-written plans and its lower bound; empty if neither is known."""
+        beside = f"{self.compared()} as {self.against()}" if self.other else ""
+        return "; ".join(filter(None, (beside, self.bounded)))
 
     def compared(self) -> str:
         """The step against that of the fastest hand-written plan."""
@@ -215,7 +219,9 @@ def glance_of_stages(
         f"micro-batches, schedule {pipeline.schedule}",
         other=other,
         times_as_fast=seconds / step if other and step else 0.0,
-        bounded=_bounded(step, pipeline.lower_bound_s, _bounded_pipelines(pipeline)),
+        bounded=_bounded(
+            step, pipeline.lower_bound_s, f"pipeline {pipelines_text(pipeline.warnings)}"
+        ),
         mfu=model_s / step if step else 0.0,
         hfu=all_s / step if step else 0.0,
         examples_per_s=examples / step if step else 0.0,
@@ -239,12 +245,6 @@ def _bounded_plans(program: ProgramPlan) -> str:
         return PART_SEEN
     covered = covered_text(program.warnings)
     return f"plan {covered}" if covered else ALL
-
-
-def _bounded_pipelines(pipeline: Pipeline) -> str:
-    """What the lower bound of a plan in stages is of."""
-    rewritten = "of the rewritten program " if REWRITTEN in pipeline.warnings else ""
-    return f"pipeline {rewritten}{ONE_KIND}"
 
 
 def _bounded(step_s: float, lower_bound_s: float, which: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..common.stop import Stop
+from ..common.stop import Stop, asked_text
 from ..common.units_text import bytes_text, seconds_text, share_text
 from ..files.plan_file import Pipeline, PlanFile
 from ..files.program_plan import ProgramPlan
@@ -145,45 +145,59 @@ def _computing(program: ProgramPlan, devices: int, use: Use, room: str) -> str:
         )
     return (
         f"compute is {share:.0%} of the step at {share_text(rate)} of the devices' peak: a larger "
-        f"batch{room} or wider layers make longer products (`meshwright report PLAN.JSON -o "
-        f"PLAN.HTML` shows where time goes); {more}"
+        f"batch{room} or wider layers make longer products (`meshwright explain PLAN.JSON` "
+        f"shows where time goes); {more}"
     )
 
 
 def next_of_stages(file: PlanFile, pipeline: Pipeline, *, full: bool) -> str:
     """The same for a plan in stages.
 
+    Where nothing was asked for, the bound is of all numbers of stages and micro-batches, so that
+    no other is advised: only another batch, or other devices.
+
     Args:
         file: the plan.
         pipeline: how its stages make a step.
         full: whether memory is nearly full.
     """
-    step_s, count = pipeline.step_s, pipeline.microbatches
+    if pipeline.stop == Stop.TIME_LIMIT.name:
+        return "raise --time-limit: the search ended early"
     each = dict.fromkeys((stage.devices for stage in file.stages), 0.0)
     for stage in file.stages:
         each[stage.devices] += stage.step_s
     busy = [*each.values()]
     mean = sum(busy) / len(busy)
-    even_s = step_s * (1.0 - pipeline.bubble)
-    if pipeline.bubble >= MUCH and max(busy) > (1.0 + MUCH) * mean:
-        fewer = f"{TASK} --pipeline {len(busy) // 2}`, or " if len(busy) > 3 else ""
+    even = f"spread evenly, without any waiting, it takes {seconds_text(_even_s(pipeline))}"
+    if pipeline.bubble < MUCH:
+        memory = " (memory is nearly full)" if full else ""
+        devices = max(end for _, end in each)
         return (
+            f"devices wait only {pipeline.bubble:.0%} of the step{memory}{_left(pipeline)}: {TASK} "
+            f"-c ... --sweep devices={devices},{2 * devices}` prices twice the devices"
+        )
+    waits = f"devices wait {pipeline.bubble:.0%} of the step; {even}"
+    if max(busy) > (1.0 + MUCH) * mean:
+        waits = (
             f"stages are uneven, the busiest works {seconds_text(max(busy))} and the mean "
-            f"{seconds_text(mean)}; spread evenly, without any waiting, a step takes "
-            f"{seconds_text(even_s)}: fewer stages are evener ({fewer}{TASK} --pipeline off`)"
+            f"{seconds_text(mean)} of a step of {seconds_text(pipeline.step_s)}; {even}"
         )
-    if pipeline.bubble >= MUCH:
-        more = (
-            "" if full else f" ({TASK} --microbatches {2 * count}` prices it if the batch divides)"
-        )
-        return (
-            f"devices wait {pipeline.bubble:.0%} of the step; spread evenly, without any waiting, "
-            f"it takes {seconds_text(even_s)}: more micro-batches or a larger batch shorten the "
-            f"wait{more}"
-        )
-    gap = max(0.0, 1.0 - pipeline.lower_bound_s / step_s)
-    memory = " (memory is nearly full)" if full else ""
+    if asked := asked_text(pipeline.warnings):
+        return f"{waits}: leave out what was asked for ({asked}), and others are planned too"
     return (
-        f"devices wait only {pipeline.bubble:.0%} of the step{memory}; at most {gap:.0%} is left "
-        f"above the lower bound: {TASK} -c ... --sweep devices=...` prices other numbers of devices"
+        f"{waits}{_left(pipeline)}: a larger batch shortens the wait ({TASK} ... --sweep "
+        "batch=...` prices it)"
     )
+
+
+def _even_s(pipeline: Pipeline) -> float:
+    """Seconds of a step whose work is spread evenly over all devices."""
+    return pipeline.step_s * (1.0 - pipeline.bubble)
+
+
+def _left(pipeline: Pipeline) -> str:
+    """What other pipelines can be faster by, where a bound is known."""
+    if not pipeline.lower_bound_s:
+        return ""
+    gap = max(0.0, 1.0 - pipeline.lower_bound_s / pipeline.step_s)
+    return f"; other pipelines are at most {share_text(gap)} faster"

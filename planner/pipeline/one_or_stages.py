@@ -18,7 +18,7 @@ from ..common.errors import HeldError, PlanError
 from ..common.interruption import ADVICE
 from ..common.options import Options
 from ..common.request import OutOfTimeError, Request
-from ..common.stop import NO_STAGES, PART, PROVED, REWRITTEN, Stop
+from ..common.stop import ASKED, NO_STAGES, PART, PROVED, REWRITTEN, Stop
 from ..files.plan_file import ONE_PROGRAM, Pipeline, file_of
 from ..files.program_plan import BaselineRow, ProgramPlan, fits
 from ..sharding.fewest_microbatches import (
@@ -86,6 +86,7 @@ _KINDS = "pipelines are bounded with one kind of recomputation in each stage"
 _OUT_OF_TIME = "the time limit ended the search for pipelines; some may be faster"
 _OUT_OF_TIME_IN_STAGES = "the time limit ended the search: a better pipeline may exist"
 _ASKED = "was not planned, as a pipeline is asked for; pipeline='auto' plans both"
+_OF_PIPELINES = ("pipeline", "microbatches", "schedules", "recompute")  # settings of the search
 _LEFT_OUT = {"shardings": "plan with shardings='warn'"}
 
 
@@ -286,7 +287,9 @@ def _plan_of(
         lower_bound_s=min(bound, best.step_s), bubble=max(best.bubble, 0.0),
         limit_bytes=search.limit, microbatches=best.shape.microbatches, schedule=best.schedule,
         chunks=best.shape.turns.chunks, loss_reduction=loss.built.reduction, baselines=rows,
-        warnings=_warnings(search, (*loss.built.warnings, *_unbounded(found), *refused)),
+        warnings=_warnings(
+            search, (*loss.built.warnings, *_unbounded(found, search.request.options), *refused)
+        ),
         stop=stop.name,
         no_single=no_single,
     )  # fmt: skip
@@ -299,10 +302,20 @@ def _plan_of(
     return Planned(file, found.bound, spent, cached=cached)
 
 
-def _unbounded(found: PlannedPipeline) -> tuple[str, ...]:
-    """What the bound of a pipeline does not cover."""
-    chosen = (PART,) if CHOSEN in found.ranked.shape.recompute else ()
-    return (*chosen, REWRITTEN) if found.bound.rows else chosen
+def _unbounded(found: PlannedPipeline, options: Options) -> tuple[str, ...]:
+    """What the bound of a pipeline does not cover: settings that were given, and choices."""
+    given = {name: getattr(options, name) for name in _OF_PIPELINES}
+    asked = [
+        f"{name}={', '.join(value) if isinstance(value, tuple) else value}"
+        for name, value in given.items()
+        if value != getattr(Options(), name)
+    ]
+    held = (
+        (ASKED + "; ".join(asked), bool(asked)),
+        (PART, CHOSEN in found.ranked.shape.recompute),
+        (REWRITTEN, bool(found.bound.rows)),
+    )
+    return tuple(note for note, holds in held if holds)
 
 
 def _warnings(search: PipelineSearch, built: Sequence[str]) -> tuple[str, ...]:

@@ -29,12 +29,19 @@ MOST_LEFT = 20
 
 
 def lead(glance: Glance) -> Markup:
-    """What the plan is, how good, what limits it, how sure that is, and what next."""
-    first = el("p", glance.sentence(), ". ", el("small", f"{_begun(glance.accuracy)}."),
-               class_="lead")  # fmt: skip
-    if not glance.what_next:
-        return first
-    return join([first, el("p", el("strong", "What next: "), _commands(glance.what_next), ".")])
+    """What the plan is, then the questions of its reader with their answers."""
+    answers = {
+        "Is it good?": glance.how_good(),
+        "What limits it?": glance.limited_by,
+        "How sure is that?": glance.accuracy,
+        "What next?": glance.what_next,
+    }
+    said = (
+        el("p", el("strong", question), " ", _commands(_begun(text)), ".")
+        for question, text in answers.items()
+        if text
+    )
+    return join([el("p", f"{_begun(glance.what())}.", class_="lead"), *said])
 
 
 def _begun(text: str) -> str:

@@ -22,7 +22,6 @@ h2{font-size:1.2rem;margin:40px 0 8px;padding-top:8px;border-top:1px solid var(-
 h3{font-size:1rem;margin:20px 0 4px}
 p{margin:6px 0;max-width:75ch}
 .lead{font-size:1.05rem}
-.lead small{color:var(--soft);font-size:.85rem}
 summary{font-weight:600;padding:8px 0;cursor:pointer}
 details[open]{border-bottom:1px solid var(--line);padding-bottom:16px}
 .soft,caption,figcaption{color:var(--soft)}

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from planner import Options, Plan, plan
 from planner.cli.main import COMMANDS
+from planner.common.stop import ASKED
 from planner.common.units_text import bytes_text, seconds_text
 from planner.files.plan_file import Pipeline, PlanFile, StageRow
 from planner.inspect.at_a_glance import at_a_glance
@@ -110,10 +111,11 @@ def test_a_search_that_was_cut_short_and_full_memory_come_first(found: Plan) -> 
     assert f"--memory {2 * found.program.limit_bytes / 1e9:.2f}GB" in full
 
 
-def staged(busy: tuple[float, ...], bubble: float) -> tuple[PlanFile, Pipeline]:
+def staged(busy: tuple[float, ...], bubble: float, asked: str = "") -> tuple[PlanFile, Pipeline]:
     pipeline = Pipeline(
         name="f", cluster={}, step_s=1.0, lower_bound_s=0.4, bubble=bubble, limit_bytes=1.0,
-        microbatches=4, schedule="1f1b", chunks=1, loss_reduction="mean", baselines={}, warnings=(),
+        microbatches=4, schedule="1f1b", chunks=1, loss_reduction="mean", baselines={},
+        warnings=(ASKED + asked,) if asked else (),
     )  # fmt: skip
     rows = tuple(StageRow((s, s + 1), (s, s + 1), t, 1.0, "none") for s, t in enumerate(busy))
     return PlanFile("meshwright-plan", 6, "0", "0", rows, (), pipeline), pipeline
@@ -122,15 +124,25 @@ def staged(busy: tuple[float, ...], bubble: float) -> tuple[PlanFile, Pipeline]:
 def test_stages_that_wait_are_uneven_or_few_micro_batches() -> None:
     uneven = next_of_stages(*staged((0.9, 0.1, 0.1, 0.1), 0.7), full=False)
     assert "the busiest works 900 ms and the mean 300 ms" in uneven
-    assert "spread evenly, without any waiting, a step takes 300 ms" in uneven
-    assert "--pipeline 2" in uneven
-    assert "--pipeline off" in next_of_stages(*staged((0.9, 0.1), 0.5), full=False)
+    assert "spread evenly, without any waiting, it takes 300 ms" in uneven
     even = next_of_stages(*staged((0.7, 0.7), 0.3), full=False)
-    assert "--microbatches 8" in even
     assert "it takes 700 ms" in even
-    assert "--microbatches" not in next_of_stages(*staged((0.7, 0.7), 0.3), full=True)
+    assert "a larger batch" in even
+    for text in (uneven, even):  # the bound is of all numbers of stages and micro-batches
+        assert "other pipelines are at most 60% faster" in text
+        assert "--pipeline" not in text
+        assert "--microbatches" not in text
     good = next_of_stages(*staged((0.9, 0.95), 0.08), full=False)
-    assert "at most 60% is left" in good
+    assert "other pipelines are at most 60% faster" in good
+    assert "devices=2,4" in good
+    late = structs.replace(staged((0.7, 0.7), 0.3)[1], stop="TIME_LIMIT")
+    assert "--time-limit" in next_of_stages(staged((0.7, 0.7), 0.3)[0], late, full=False)
+
+
+def test_what_was_asked_for_may_be_left_out() -> None:
+    text = next_of_stages(*staged((0.7, 0.7), 0.3, "microbatches=4"), full=False)
+    assert "leave out what was asked for (microbatches=4)" in text
+    assert "at most" not in text  # the bound is of pipelines with it
 
 
 def test_the_commands_are_there(found: Plan) -> None:

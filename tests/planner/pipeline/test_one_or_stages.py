@@ -59,6 +59,7 @@ def test_a_pipeline_is_saved_loaded_bound_and_run(tmp_path):
     assert made.lower_bound_s <= made.step_s
     assert "lower bound  " in str(made)
     assert "a plan of one program was not planned, as a pipeline is asked for" in str(made)
+    assert "pipelines as asked for (pipeline=2; microbatches=4; schedules=1f1b)" in str(made)
     assert {s.recompute for s in made.stages} <= {*RECOMPUTE, CHOSEN}
     made.save(tmp_path / "a.json")
     again = load(tmp_path / "a.json")
