@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 
 import numpy as np
 
@@ -27,6 +26,7 @@ class AxisClasses:
         reshard, self._known = cache.reshard, cache.classes
         numbers: dict[tuple[int, ...], int] = {}
         self.kind: dict[str, int] = {}
+        self._kinds: dict[tuple[str, ...], Hashable] = {}  # of some axes, in order
         for name in reshard.mesh.names:
             group = reshard.group((name,))
             alike = group.size, group.per_host, group.hosts, group.concurrent_per_host
@@ -55,5 +55,8 @@ class AxisClasses:
         waits = sorted((self.kind[axis], kind) for axis, kind in state.partial)
         return tuple(map(self._counted, state.dims)), tuple(waits)
 
-    def _counted(self, axes: Iterable[str]) -> Hashable:
-        return tuple(sorted(Counter(self.kind[axis] for axis in axes).items()))
+    def _counted(self, axes: tuple[str, ...]) -> Hashable:
+        found = self._kinds.get(axes)
+        if found is None:
+            found = self._kinds[axes] = tuple(sorted(self.kind[axis] for axis in axes))
+        return found

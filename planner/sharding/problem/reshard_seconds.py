@@ -9,6 +9,7 @@ is that of its least n.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import final
 
@@ -25,6 +26,20 @@ Lengths = tuple[tuple[float, float], ...]
 _Least = dict[tuple[int, int], tuple[Ints, Ints, "Reshards"]]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Runs:
+    """Seconds of all runs of a reshard: of `matrix` at the states of the options of two nodes.
+
+    least: those of pairs of classes, by the ids of the classes.
+    """
+
+    matrix: Floats
+    weight: float
+    rows: Ints
+    columns: Ints
+    least: _Least = field(default_factory=_Least)
+
+
 @final
 class Reshards:
     """Seconds of all runs of a reshard by the options of two nodes.
@@ -39,9 +54,8 @@ class Reshards:
     """
 
     def __init__(self, matrix: Floats, weight: float, rows: Ints, columns: Ints) -> None:
-        self.matrix, self.weight, self.rows, self.columns = matrix, weight, rows, columns
+        self.runs = _Runs(matrix, weight, rows, columns)
         self.shape = len(rows), len(columns)
-        self._least: _Least = {}
         self._at: dict[Lengths, tuple[AtSites, AtSites]] = {}
         self.otherwise: dict[object, tuple[Floats, Floats]] = {}
 
@@ -78,19 +92,9 @@ class Reshards:
     def at(self, lengths: Lengths) -> tuple[AtSites, AtSites]:
         """The paid and the hidden seconds at several sites, the same objects each time."""
         if lengths not in self._at:
-            paid = AtSites(self, lengths, hidden=False)
-            self._at[lengths] = paid, AtSites(self, lengths, hidden=True)
+            paid = AtSites(self.runs, lengths, hidden=False)
+            self._at[lengths] = paid, AtSites(self.runs, lengths, hidden=True)
         return self._at[lengths]
-
-    def least(self, rows: Ints, columns: Ints, shape: Sequence[int]) -> Reshards:
-        """The least seconds of each pair of classes, as `Deferred.least`; remembered."""
-        key = id(rows), id(columns)
-        if key not in self._least:
-            found = np.full(shape, np.inf)
-            at = self.rows, self.columns
-            least_gathered(self.matrix, self.weight, at, (rows, columns), found)
-            self._least[key] = rows, columns, Reshards.of(found)
-        return self._least[key][2]
 
 
 @final
@@ -98,19 +102,19 @@ class AtSites(Deferred):
     """The paid or the hidden seconds of reshards at several sites of a window.
 
     Args:
-        reshards: the reshards.
+        runs: of the reshards.
         lengths: seconds of compute beside each and number of such sites, of all runs.
         hidden: which of the two; hidden ones are 0 where there is no way.
     """
 
-    def __init__(self, reshards: Reshards, lengths: Lengths, *, hidden: bool) -> None:
-        super().__init__(reshards.shape)
-        self.reshards, self.lengths, self.hidden = reshards, lengths, hidden
+    def __init__(self, runs: _Runs, lengths: Lengths, *, hidden: bool) -> None:
+        super().__init__((len(runs.rows), len(runs.columns)))
+        self.runs, self.lengths, self.hidden = runs, lengths, hidden
         each = np.array(lengths, dtype=np.float64).reshape(-1, 2)
         self.sites = INTERFERENCE * each[:, 0], each[:, 1].copy()
 
     def part(self, rows: Ints | None = None, columns: Ints | None = None) -> Floats:
-        mine = self.reshards
+        mine = self.runs
         at = (
             mine.rows if rows is None else mine.rows[rows],
             mine.columns if columns is None else mine.columns[columns],
@@ -120,4 +124,9 @@ class AtSites(Deferred):
         return out
 
     def least(self, rows: Ints, columns: Ints, shape: Sequence[int]) -> Floats:
-        return self.reshards.least(rows, columns, shape).at(self.lengths)[self.hidden].part()
+        mine, key = self.runs, (id(rows), id(columns))
+        if key not in mine.least:
+            found, at = np.full(shape, np.inf), (mine.rows, mine.columns)
+            least_gathered(mine.matrix, mine.weight, at, (rows, columns), found)
+            mine.least[key] = rows, columns, Reshards.of(found)  # keeps their ids unique
+        return mine.least[key][2].at(self.lengths)[self.hidden].part()

@@ -40,10 +40,14 @@ class MeshSearch:
         reshard = ReshardModel(scope.request.machine, mesh, scope.collectives, scope.limit)
         self.builder = self._builder(cache or scope.menus.on(reshard, scope.compute))
         self.axes = AxisClasses(self.builder.cache)
-        self.room = RoomForBuffers(self, scope.limit)
         self.others: dict[float, Builder] = {}
         self.built: dict[float, Built] = {}
         self.cuts, self.tables, self.reductions = Cuts(), Tables(), ReductionCache()
+
+    @property
+    def room(self) -> RoomForBuffers:
+        """The search for plans that fit with their transient buffers."""
+        return RoomForBuffers(self, self.scope.limit)
 
     def _builder(self, cache: MenuCache) -> Builder:
         program, options = self.scope.program, self.scope.request.options

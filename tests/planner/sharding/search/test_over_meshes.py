@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +40,28 @@ def test_the_best_plan_alone_is_that_of_a_run(name: str) -> None:
     assert alone.account.step_s == found.best.account.step_s
     assert alone.account.peak_bytes == found.best.account.peak_bytes
     assert 0.0 < found.lower_bound_s <= alone.account.step_s
+
+
+def test_what_a_search_made_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the garbage collector, so that no cycle holds the arrays of a mesh until it runs."""
+    held = list[weakref.ref[Any]]()
+    best = MeshSearch.best
+
+    def noted(self: MeshSearch, *given: Any) -> Any:
+        answer, cache = best(self, *given), self.builder.cache
+        held.extend(map(weakref.ref, (self, cache, *cache.edges.values(), *answer[0])))
+        return answer
+
+    monkeypatch.setattr(MeshSearch, "best", noted)
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        search("scanned", None).run()
+        assert len(held) > 3
+        assert not [one for one in held if one() is not None]
+    finally:
+        if was:
+            gc.enable()
 
 
 def test_what_does_not_fit_is_refused_alike() -> None:
