@@ -1,7 +1,9 @@
 # pyright: basic
 """Pipelines as one program beside the same stages started task by task.
 
-    python -m benchmarks pipeline-scan [--quick] [--gpus | --dispatch | --trace]
+    python -m benchmarks pipeline-scan [--quick] [--hosts] [--dispatch] [--gpus] [--trace]
+
+Rows say which of these they are of (`way`); without any, those of hosts are measured.
 
 Stages of equal layers of a GPT without dropout, in the same plan, on host devices; the two
 ways take steps in turn, and a row has the least of each. `dispatch_us` is the processor time that
@@ -256,16 +258,16 @@ def beside(text: str) -> list[dict[str, object]]:
 def main(quick: bool = False) -> list[dict[str, object]]:
     """Prints and returns a row for every pipeline."""
     rows: list[dict[str, object]] = []
-    ways = {"--gpus": for_gpus, "--dispatch": dispatch, "--trace": traced}
-    run = next((way for name, way in ways.items() if name in sys.argv), on_hosts)
-    cases = CASES + (IN_TURN if run is dispatch else [])
-    for stages, schedule in QUICK if quick else cases:
-        rows.append(run(stages, schedule))
-        print(
-            "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}"
-                      for k, v in rows[-1].items()),
-            flush=True,
-        )  # fmt: skip
+    ways = {"hosts": on_hosts, "dispatch": dispatch, "gpus": for_gpus, "trace": traced}
+    for way in [name for name in ways if f"--{name}" in sys.argv] or ["hosts"]:
+        cases = CASES + (IN_TURN if way == "dispatch" else [])
+        for stages, schedule in QUICK if quick else cases:
+            rows.append({"way": way, **ways[way](stages, schedule)})
+            print(
+                "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}"
+                          for k, v in rows[-1].items()),
+                flush=True,
+            )  # fmt: skip
     return rows
 
 

@@ -167,7 +167,7 @@ BASIC: tuple[str, ...] = (
     "planner/result/restore.py",
     "planner/result/verify/stages.py",
     "planner/sharding/nested_maps.py",
-    "planner/sharding/plan_program.py",
+    *("planner/sharding/plan_program.py", "planner/sharding/plan_rewritten.py"),
     "planner/sharding/recompute/frontier.py",
     "planner/sharding/rewrite/replay.py",
     *("planner/sharding/ordering/nodes.py", "planner/sharding/padding/moved_nodes.py"),
