@@ -3,12 +3,13 @@
 A division whose stages compute again by kind may be slower than another, and yet be the fastest
 once they choose value by value. Two sorts of divisions are looked at, the fastest first: those that
 were planned and are hardly slower; then those that would be faster than the best if no stage
-computed anything again, wherever memory allows some kind.
+computed anything again, wherever memory allows some kind. So are those that may be below one
+program, where no pipeline without choices is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
 
@@ -20,7 +21,7 @@ from .divide.dynamic_programme import Division
 from .divide.placed import Placed, rows_of
 from .divide.placements import Placements
 from .polish import polished
-from .stage_choices import chooses, with_choices
+from .stage_choices import chooses, may_be_below, with_choices
 from .trials import PlannedPipeline, Trials
 
 # Divisions beside the best that are planned for choices, and those in which choices are made. With
@@ -58,35 +59,60 @@ class OtherDivisions:
             counts: numbers of micro-batches.
             likes: divisions into stages on the groups of devices to choose from.
         """
-        kept = first = self._with_choices(best)
+        first = self._with_choices(best)
         if not chooses(self.trials):
-            return kept
-        made = {best.ranked.shape.division}
-        others = chain(self._near(best), self._estimated(first, counts, likes))
+            return first
+        others = chain(self._near(best), self._estimated(first.ranked.step_s, counts, likes))
+        made: set[object] = {best.ranked.shape.division}
+        return min([first, *self._chosen(others, made)], key=lambda one: one.ranked.step_s)
+
+    def best_below(
+        self, step_s: float, counts: Sequence[int], likes: Sequence[Division]
+    ) -> PlannedPipeline | None:
+        """The fastest pipeline whose stages choose, where none without choices is below a step.
+
+        Args:
+            step_s: of another plan [s].
+            counts: numbers of micro-batches.
+            likes: divisions into stages on the groups of devices to choose from.
+        """
+        if not chooses(self.trials):
+            return None
+        others = chain(self._planned_so_far(), self._estimated(step_s, counts, likes))
+        hopeful = (one for one in others if may_be_below(one, self.trials, step_s))
+        found = [*self._chosen(hopeful, set())]
+        best = min(found, key=lambda one: one.ranked.step_s, default=None)
+        return best if best and best.ranked.step_s < step_s else None
+
+    def _chosen(
+        self, others: Iterable[PlannedPipeline], made: set[object]
+    ) -> Iterator[PlannedPipeline]:
+        """The first of some divisions with choices; `made`: those that have them."""
         for one in others:
             if len(made) > MOST_OTHERS or self.over():
                 break
             if one.ranked.shape.division not in made:
                 made.add(one.ranked.shape.division)
-                found = self._with_choices(one)
-                kept = min(kept, found, key=lambda pipeline: pipeline.ranked.step_s)
-        return kept
+                yield self._with_choices(one)
+
+    def _planned_so_far(self) -> list[PlannedPipeline]:
+        """Divisions that were planned, the fastest first."""
+        return sorted(self.trials.planned.values(), key=lambda one: one.ranked.step_s)
 
     def _near(self, best: PlannedPipeline) -> Iterator[PlannedPipeline]:
         """Divisions that were planned, and are faster if choices gain as much, and a bit more."""
         limit_s = best.ranked.step_s * (1 + FASTER)
-        rows = sorted(self.trials.planned.values(), key=lambda one: one.ranked.step_s)
-        yield from takewhile(lambda one: one.ranked.step_s < limit_s, rows)
+        yield from takewhile(lambda one: one.ranked.step_s < limit_s, self._planned_so_far())
 
     def _estimated(
-        self, kept: PlannedPipeline, counts: Sequence[int], likes: Sequence[Division]
+        self, step_s: float, counts: Sequence[int], likes: Sequence[Division]
     ) -> Iterator[PlannedPipeline]:
-        """Divisions that are faster if no stage computes anything again, by their estimates."""
+        """Divisions below a step if no stage computes anything again, by their estimates."""
         bounds = ChosenBounds(self.trials.bounds, self.candidates.kinds)
         chosen = replace(self.candidates, bounds=bounds, kinds=(NONE,))
         placed = Placed(Placements(chosen, self.schedules), rows_of(counts, likes))
         for _ in range(MOST_LOOKED):
-            least = placed.best(kept.ranked.step_s, self.tried)
+            least = placed.best(step_s, self.tried)
             if least is None:
                 return
             count, family, division = least

@@ -267,6 +267,11 @@ def chooses(trials: Trials) -> bool:
     return options.recompute == "auto" and options.baseline is None
 
 
+def may_be_below(one: PlannedPipeline, trials: Trials, step_s: float) -> bool:
+    """Whether choices of its stages may bring a pipeline below the step of another plan [s]."""
+    return StageChoices(trials, one).may_be_below(step_s)
+
+
 def with_choices(best: PlannedPipeline, trials: Trials) -> PlannedPipeline:
     """The pipeline with a choice of what each of its stages keeps, where that is faster.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -15,7 +16,6 @@ from .plan_traced import One
 from .planned_program import PlannedProgram
 from .recompute.choose import SPARE
 from .recompute.host_states import Waiting
-from .rewrite.search import MOST_SAVED
 from .search.asked import may_offload
 from .search.over_meshes import OR_PARTS, limit_of
 
@@ -95,9 +95,8 @@ def with_more(
         if file.peak_bytes <= SPARE * limit:
             break
         asked = replace(request, options=replace(options, microbatches=count))
-        cutoff_s = min(found.step_s, below_s)
-        if file.substitutions:  # they may pay there as well, which a plan without cannot show
-            cutoff_s /= 1 - MOST_SAVED
+        # rewrites may pay there as well, which a plan without them cannot show
+        cutoff_s = math.inf if file.substitutions else min(found.step_s, below_s)
         try:
             other = fewest(training, asked, cutoff_s)
         except IndivisibleError:

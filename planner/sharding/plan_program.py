@@ -30,7 +30,7 @@ from .padding.rows import as_padded
 from .plan_rewritten import with_rewrites
 from .plan_traced import One, program_for, ties_of
 from .planned_program import PlannedProgram
-from .recompute.choose import Chosen, choose
+from .recompute.choose import SPARE, Chosen, choose
 from .recompute.host_states import State, Waiting, parameters_of, states_of, within_hosts
 from .recompute.node_seconds import host_copy_seconds
 from .recompute.variants import as_planned, keeping_more
@@ -100,7 +100,8 @@ def plan_one(
     near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
     if options.substitutions and options.baseline is None and near and not request.over:
         try:
-            may = options.recompute in ("auto", "search")
+            short = plan.program.peak_bytes > SPARE * limit_of(options, machine)
+            may = short and options.recompute in ("auto", "search")
             plan = with_rewrites(
                 one, plan, best, whole,
                 lambda: keeping_more(traced, chosen.variant) if may else None,

@@ -166,6 +166,6 @@ class _Programs:
         if start is None:
             return known
         none = msgspec.structs.replace(
-            edited, recomputed=more.rows, hosted=(), padded=(), ordered=(), sorted_blocks=()
+            edited, recomputed=more.rows, hosted=(), padded=(), ordered=(), sorted_blocks=0
         )
         return self.rewritten(known, none, more.traced, replace(free, best=start))

@@ -18,6 +18,7 @@ from .registry import INTERLEAVED as INTERLEAVED
 from .registry import PIPELINES as PIPELINES
 from .registry import TURNS as TURNS
 from .registry import ZB_V as ZB_V
+from .registry import all_turns as all_turns
 from .registry import build as build
 from .registry import check_pipelines as check_pipelines
 from .registry import families as families

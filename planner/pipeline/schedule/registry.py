@@ -97,6 +97,11 @@ def family_of(name: str) -> str:
     return name if name in TURNS else families((name,))[0]
 
 
+def all_turns(names: Sequence[str]) -> tuple[Turns, ...]:
+    """How stages may take turns on groups of devices under some schedules."""
+    return tuple(each for name in names for each in TURNS.get(name, ()))
+
+
 def turns_of(name: str, chunks: int) -> Turns:
     """How stages take turns under a schedule, with `chunks` of them on each group of devices."""
     return Turns(chunks, any(turns.back for turns in TURNS.get(name, ())))

@@ -333,8 +333,8 @@ class Search:
             )  # fmt: skip
         over = least - self.limit
         raise error(
-            f"does not fit: every plan needs {bytes_text(least)} or more on each device, "
-            f"{bytes_text(over)} more than the limit of {bytes_text(self.limit)}",
+            f"does not fit: every plan of this program needs {bytes_text(least)} or more on each "
+            f"device, {bytes_text(over)} more than the limit of {bytes_text(self.limit)}",
             kind="does-not-fit", where=self.cluster.name,
             remedy=f"use about {max(2, round(least / self.limit + 0.5))} times the devices, a "
             f"smaller batch{OR_PARTS}, jax.checkpoint around layers, or at least "

@@ -171,6 +171,24 @@ def test_a_mesh_that_is_given_has_the_plans_of_coarser_ones() -> None:
     assert coarse_s < float("inf")
 
 
+def test_choices_alone_may_bring_a_pipeline_below_a_step() -> None:
+    """No pipeline of kinds is below it."""
+    loss, params, batch = LOOP
+    training = Training(loss, (params, batch), SGD, False, 0, "step")
+
+    def found_s(below_s: float = float("inf"), recompute: str = "auto") -> float:
+        options = Options(memory_bytes=173_302, recompute=recompute, microbatches=8)
+        found = PipelineSearch(training, Request(NEAR, options), below_s).run(2)
+        return found.ranked.step_s if found else float("inf")
+
+    chosen_s, kinds_s = found_s(), found_s(recompute="written")
+    assert chosen_s < kinds_s * (1 - ROUNDING)
+    between_s = (2 * chosen_s + kinds_s) / 3
+    assert found_s(between_s) == chosen_s
+    assert found_s(between_s, "written") == float("inf")
+    assert found_s(chosen_s) == float("inf")
+
+
 @pytest.mark.exhaustive
 def test_a_given_number_of_micro_batches_is_no_better_than_a_free_one(
     monkeypatch: pytest.MonkeyPatch,

@@ -78,7 +78,7 @@ def test_a_rewritten_step_computes_what_the_plain_one_does(attention) -> None:
     close(rewritten.compile()(*copy(), batch), jax.jit(step)(params, state, batch))
 
 
-def test_a_rewrite_that_saves_memory_leaves_nothing_to_compute_again() -> None:
+def test_a_rewrite_that_saves_memory_leaves_nothing_to_compute_again(tmp_path) -> None:
     args = [ATTENTION[0]] * 2, ATTENTION[1]
 
     def planned(**options):
@@ -95,6 +95,9 @@ def test_a_rewrite_that_saves_memory_leaves_nothing_to_compute_again() -> None:
     assert kept.program.microbatches == 2
     assert found.step_s < kept.step_s
     assert REWRITTEN in found.warnings
+    found.save(tmp_path / "plan.json")
+    again = load(tmp_path / "plan.json")
+    assert (again.step_s, again.substitutions) == (found.step_s, found.substitutions)
 
 
 @pytest.fixture
