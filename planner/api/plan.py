@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from ..common.interruption import Interruption
 from ..common.log import LOGGER
 from ..common.options import SCHEDULES, Options
 from ..common.request import Request, heard
+from ..common.stop import OF_BOUNDS
 from ..common.surface import public
 from ..common.units_text import printable
 from ..files.plan_file import read
@@ -139,8 +141,9 @@ def _plan_of(found: Planned, request: Request) -> Plan:
     begin = "from the plan store" if found.cached else "planned"
     spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found.seconds.items())
     LOGGER.info("%s: %s (%s)", begin, plan_line(found.file), spent)
-    for warning in found.file.whole.warnings:
-        LOGGER.warning("%s", printable(warning))
+    for note in found.file.whole.warnings:
+        level = logging.INFO if note in OF_BOUNDS else logging.WARNING
+        LOGGER.log(level, "%s", printable(note))
     plan = Plan(found.file, found.bound, found.seconds, cached=found.cached)
     if request.interruption.happened:
         raise Interrupted(plan)

@@ -9,11 +9,13 @@ PROVED = 1e-3  # relative: the gap up to which a plan counts as proved optimal
 # Notes of plans whose lower bound is not one of the whole search space.
 PART = "recompute: the lower bound is that of the choices that were planned, not of all"
 PART_STATES = "offload: the lower bound is that of the choices of arrays that were planned"
-REWRITTEN = "rewrites: the lower bound is of plans of the program as rewritten here, not otherwise"
+REWRITTEN = "rewrites: the lower bound is of the program as it is rewritten, not of other rewrites"
+AS_MANY = "micro-batches: the lower bound of one program is of as many micro-batches as it has"
 NO_STAGES = (
     "pipeline: not searched, as all devices are one island and one program fits; the lower bound "
     "is of plans in one program (pipeline=2 plans stages)"
 )
+OF_BOUNDS = frozenset({PART, PART_STATES, REWRITTEN, AS_MANY, NO_STAGES})
 ASKED = "the lower bound is that of pipelines as asked for: "  # then which settings
 _COVERED = {
     PART: "of recomputation",
@@ -40,6 +42,7 @@ def covered_text(notes: Collection[str]) -> str:
     of = " and ".join(text for note, text in _COVERED.items() if note in notes)
     parts = ["of the rewritten program"] if REWRITTEN in notes else []
     parts += ["in one program"] if NO_STAGES in notes else []
+    parts += ["with as many micro-batches"] if AS_MANY in notes else []
     parts += [f"with choices {of} that were planned"] if of else []
     return " ".join(parts)
 

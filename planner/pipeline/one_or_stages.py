@@ -18,7 +18,7 @@ from ..common.errors import HeldError, PlanError
 from ..common.interruption import ADVICE
 from ..common.options import Options
 from ..common.request import OutOfTimeError, Request
-from ..common.stop import ASKED, NO_STAGES, PART, PROVED, REWRITTEN, Stop
+from ..common.stop import AS_MANY, ASKED, NO_STAGES, PART, PROVED, REWRITTEN, Stop
 from ..files.plan_file import ONE_PROGRAM, Pipeline, file_of
 from ..files.program_plan import BaselineRow, ProgramPlan, fits
 from ..sharding.fewest_microbatches import (
@@ -73,11 +73,15 @@ def one_or_stages(training: Training, request: Request) -> Planned:
             raise search.refusal()
         return _plan_of(found, search, _ASKED)
     if options.pipeline == "off" or _ignored(options):
-        return in_one_program(with_more(training, request, fewest_or_states(training, request)))
+        return _in_one_program(
+            request, with_more(training, request, fewest_or_states(training, request))
+        )
     if request.machine.num_devices <= request.machine.island:
         return _one_if_it_fits(search, request)
     if _pinned_inside(training, options):
-        return in_one_program(with_more(training, request, fewest_or_states(training, request)))
+        return _in_one_program(
+            request, with_more(training, request, fewest_or_states(training, request))
+        )
     return _faster(search)
 
 
@@ -88,6 +92,14 @@ _OUT_OF_TIME_IN_STAGES = "the time limit ended the search: a better pipeline may
 _ASKED = "was not planned, as a pipeline is asked for; pipeline='auto' plans both"
 _OF_PIPELINES = ("pipeline", "microbatches", "schedules", "recompute")  # settings of the search
 _LEFT_OUT = {"shardings": "plan with shardings='warn'"}
+
+
+def _in_one_program(request: Request, plan: PlannedProgram) -> Planned:
+    """A plan of one program, which says that its bound is of its own number of micro-batches."""
+    if request.options.microbatches is None:
+        notes = (*plan.program.warnings, AS_MANY)
+        plan = replace(plan, program=structs.replace(plan.program, warnings=notes))
+    return in_one_program(plan)
 
 
 def _ignored(options: Options) -> str:
@@ -119,8 +131,9 @@ def _one_if_it_fits(search: PipelineSearch, request: Request) -> Planned:
         found, why = (None, "") if single else _tried(search)
         try:
             step_s = found.ranked.step_s if found else float("inf")
-            return in_one_program(
-                waiting_on_host(lambda kind: fewest(search.training, request, step_s, kind))
+            return _in_one_program(
+                request,
+                waiting_on_host(lambda kind: fewest(search.training, request, step_s, kind)),
             )
         except PlanError as other:
             if other.kind not in ("does-not-fit", "not-faster"):
@@ -129,9 +142,11 @@ def _one_if_it_fits(search: PipelineSearch, request: Request) -> Planned:
             raise _and_no_pipeline(error, why) from error
         return _plan_of(found, search, error.message)
     if single:
-        return in_one_program(plan)
+        return _in_one_program(request, plan)
     notes = (*plan.program.warnings, NO_STAGES)
-    return in_one_program(replace(plan, program=structs.replace(plan.program, warnings=notes)))
+    return _in_one_program(
+        request, replace(plan, program=structs.replace(plan.program, warnings=notes))
+    )
 
 
 def _and_no_pipeline(error: PlanError, why: str) -> PlanError:
@@ -156,7 +171,7 @@ def _faster(search: PipelineSearch) -> Planned:
         plan, refused = None, error
     if plan is not None:
         if request.interruption.happened:
-            return in_one_program(plan)
+            return _in_one_program(request, plan)
         if request.over:
             return _one(plan, search, "", 0.0)
         search.below_s = plan.step_s * (1 + 2 * EXACT)  # so that it does not limit their bound
@@ -202,7 +217,7 @@ def _one(plan: PlannedProgram, search: PipelineSearch, why: str, spent_s: float)
             file = structs.replace(file, warnings=(*file.warnings, _KINDS))
     total = time.monotonic() - request.start
     seconds = {**plan.seconds, "inter": spent_s, "total": total}
-    return in_one_program(replace(plan, program=file, seconds=seconds))
+    return _in_one_program(request, replace(plan, program=file, seconds=seconds))
 
 
 def _bound(

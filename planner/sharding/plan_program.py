@@ -33,7 +33,7 @@ from .planned_program import PlannedProgram
 from .recompute.choose import SPARE, Chosen, choose
 from .recompute.host_states import State, Waiting, parameters_of, states_of, within_hosts
 from .recompute.node_seconds import host_copy_seconds
-from .recompute.variants import as_planned, keeping_more
+from .recompute.variants import as_planned, kept_variant
 from .rewrite.replay import replayed
 from .rewrite.search import MOST_SAVED
 from .search.asked import may_offload
@@ -104,7 +104,7 @@ def plan_one(
             may = short and options.recompute in ("auto", "search")
             plan = with_rewrites(
                 one, plan, best, whole,
-                lambda: keeping_more(traced, chosen.variant) if may else None,
+                lambda: kept_variant(traced, chosen.variant) if may else None,
                 request, memory, plans.menus,
             )  # fmt: skip
         except KeyboardInterrupt:

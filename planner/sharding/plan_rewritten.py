@@ -40,7 +40,7 @@ def with_rewrites(
     plan: PlannedProgram,
     best: Candidate,
     traced: Traced,
-    fuller: Callable[[], Variant | None],
+    kept: Callable[[], Variant | None],
     request: Request,
     memory: Memory,
     menus: Menus,
@@ -57,7 +57,7 @@ def with_rewrites(
         plan: of the program.
         best: the decisions of that plan.
         traced: the program.
-        fuller: the program that keeps all values; None if it is the same.
+        kept: the program that keeps all values; None if it is the same.
         request: machine, options and progress.
         memory: the plan store.
         menus: of other searches on the same cluster.
@@ -68,7 +68,7 @@ def with_rewrites(
     pricer = Pricer(request.machine, request.options, best, ties_of(traced), donated_of(traced))
     known = _Known(plan, wall_s(best.account, request.machine))
     found = programs.rewritten(known, plan.program, traced, pricer)
-    if found is not known and not request.over and (more := fuller()):
+    if found is not known and not request.over and (more := kept()):
         found = programs.keeping_all(found, plan.program, more, pricer)
     now = time.monotonic()
     seconds = plan.seconds | {"substitute": now - begun, "total": now - request.start}

@@ -32,8 +32,8 @@ from .saved import layers_of
 from .variants import Variant, kept_by, may_wait, variant_of, with_states
 from .variants_in_turn import VariantsInTurn, in_turn
 
-# Share of the memory limit below which more micro-batches, and choices of stages, are not looked at
-# for want of memory; not measured.
+# Share of the memory limit below which more micro-batches, choices of stages, and rewrites of the
+# program that keeps all values are not looked at for want of memory; not measured.
 SPARE = 0.5
 # Share of the memory limit above which the least peak of the program as written, or the peak of its
 # plan, may mean that memory slows it: GPT-175B on 1,024 A100 needs at least 0.17, Llama-3 405B on
@@ -182,8 +182,8 @@ def _chosen(
             return replace(more, notes=(PART,))
         variants = variants_of([traced], few_first=True)
         found = _written(traced, variants, request, search, seconds_of, rough, cutoff_s)
-        if isinstance(found, Chosen):
-            return found
+        if isinstance(found, Chosen):  # other choices may be less work by a little
+            return replace(found, notes=(PART,)) if recomputable(layers) else found
         refused = found
     variants = variants_of([traced] if refused else [], few_first=refused is None)
     others = [] if refused else [Variant(traced)] if recomputes(traced.program) else []

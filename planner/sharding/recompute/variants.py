@@ -43,7 +43,7 @@ def variant_of(kept: Traced, values: Iterable[Key], late: Collection[int] = ()) 
     return Variant(applied(kept, rows, late), rows)
 
 
-def keeping_more(traced: Traced, variant: Variant) -> Variant | None:
+def kept_variant(traced: Traced, variant: Variant) -> Variant | None:
     """The program that keeps all values on the devices; None if a variant does, or moves states.
 
     Args:

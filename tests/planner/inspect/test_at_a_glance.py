@@ -256,7 +256,9 @@ def test_the_sentence_says_how_far_the_bound_is() -> None:
     found = planned("data-parallel")
 
     def said(share: float, stop: str = "GAP") -> str:
-        program = structs.replace(found.program, lower_bound_s=share * found.step_s, stop=stop)
+        program = structs.replace(
+            found.program, lower_bound_s=share * found.step_s, stop=stop, warnings=()
+        )
         analysed = AnalysedPlan(program, found.decisions, found.cluster, "here")
         return at_a_glance(analysed).sentence()
 
