@@ -21,6 +21,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from ir import Graph, Sharding, asks
 from ir.trace import trace
 from planner import Options, Plan, PlanError, load, plan
+from planner.common.stop import PART
 from planner.sharding.wished import with_asked
 from tests.planner.pipeline.unproved import without_proof
 from tests.planner.programs import BATCH, PARAMS, array, mean_loss, slow_machine
@@ -147,7 +148,7 @@ def test_a_warning_counts_what_is_not_followed_and_names_the_first(case: Case) -
 def test_pins_are_kept_and_the_values_are_the_same(case: Case) -> None:
     emission = "constraints" if case.fn in (in_a_scan, explicit) else "shard_map"
     found = planned(case, emission=emission)
-    assert found.warnings == ()
+    assert {*found.warnings} <= {PART}  # of which a gradient says it
     assert found.mesh.axes == (("data", 4), ("model", 2))
     states = [str(state) for state in inside(found)]
     assert len(states) == len(case.inside)
